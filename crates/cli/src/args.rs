@@ -611,7 +611,7 @@ pub struct ConvertArgs {
     pub out: PathBuf,
     /// Fractions of training, validation and test; folders named train, validation and test go before
     #[arg(long, value_name = "T,V,T", default_value = "0.8,0.1,0.1", value_parser = number::fractions)]
-    pub split: Fractions,
+    pub split: number::Fractions,
     /// Seed of the split
     #[arg(long, value_name = "S", default_value_t = 2019, allow_negative_numbers = true, value_parser = number::seed)]
     pub seed: u64,
@@ -632,13 +632,13 @@ pub struct ConvertArgs {
     pub dtype: Option<StoredName>,
     /// Scale images (PNG, JPEG) to cover this size, and crop them at their middle
     #[arg(long, value_name = "HxW", value_parser = number::image_size)]
-    pub size: Option<ImageSize>,
+    pub size: Option<number::ImageSize>,
     /// Orientation in which images are stored that state positions of voxels (NIfTI); `infer` restores that of the image
     #[arg(long, value_enum, default_value_t)]
     pub orientation: OrientationName,
     /// Resample NIfTI images and labels to this spacing along D, H and W, in millimeters; `infer` restores their voxels
     #[arg(long, value_name = "DxHxW", value_parser = number::spacing)]
-    pub spacing: Option<Spacing>,
+    pub spacing: Option<number::Spacing>,
     /// Interpolation of resampled images (labels take the nearest voxel)
     #[arg(long, value_enum, default_value_t)]
     pub interpolation: InterpolationName,
@@ -666,18 +666,6 @@ pub struct ConvertArgs {
     #[arg(long)]
     pub fill: bool,
 }
-
-/// Fractions of training, validation and test.
-#[derive(Clone, Copy, Debug)]
-pub struct Fractions(pub [f64; 3]);
-
-/// Height and width.
-#[derive(Clone, Copy, Debug)]
-pub struct ImageSize(pub [usize; 2]);
-
-/// Distances of voxels along D, H and W, in millimeters.
-#[derive(Clone, Copy, Debug)]
-pub struct Spacing(pub [f64; 3]);
 
 /// `partita data inspect`.
 #[derive(Debug, Args)]

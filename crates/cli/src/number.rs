@@ -1,10 +1,21 @@
 //! Parsers of arguments with a form: numbers, and names of images.
 
-use crate::args::{Fractions, ImageSize, Spacing};
 use partita::{EMA_MAX, parse_cores};
 use partita_space::Mesh;
 use partita_space::limits::SAMPLES_MAX;
 use std::path::{Path, PathBuf};
+
+/// Fractions of training, validation and test.
+#[derive(Clone, Copy, Debug)]
+pub struct Fractions(pub [f64; 3]);
+
+/// Height and width.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageSize(pub [usize; 2]);
+
+/// Distances of voxels along D, H and W, in millimeters.
+#[derive(Clone, Copy, Debug)]
+pub struct Spacing(pub [f64; 3]);
 
 /// A count from 1 to 2^24, the most samples of a step; more of anything is a typing error.
 pub fn count(text: &str) -> Result<usize, String> {

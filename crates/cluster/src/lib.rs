@@ -15,6 +15,7 @@
 
 mod calibration;
 mod error;
+mod fact;
 mod files;
 mod load;
 mod machine;
@@ -29,10 +30,11 @@ pub use calibration::{
     TransferTime,
 };
 pub use error::{MachineError, SoftwareError};
+pub use fact::{Basis, Fact, ProcessorKind};
 pub use machine::{
-    Allreduce, AllreduceLink, Basis, ConvEfficiency, ConvPass, ConvSaturation, Device, Efficiency,
-    Exchange, Fact, HalfSaturation, InterLink, IntraLink, Io, LayerPrecision, LinkKind, Links,
-    Machine, PrecisionEfficiency, ProcessorKind, Rates, Share, Tiles,
+    Allreduce, AllreduceLink, ConvEfficiency, ConvPass, ConvSaturation, Device, Efficiency,
+    Exchange, HalfSaturation, InterLink, IntraLink, Io, LayerPrecision, LinkKind, Links, Machine,
+    PrecisionEfficiency, Rates, Share, Tiles,
 };
 pub use network::{
     CollectiveLibrary, Dragonfly, IntraKind, Network, NetworkLevel, Ratio, Reduction, SwitchLevel,

@@ -1,6 +1,7 @@
 //! A machine as data: nodes, devices, links and file system, each number with its source.
 
 use crate::calibration::Calibration;
+pub(crate) use crate::fact::{Basis, Fact, ProcessorKind};
 use crate::network::{IntraKind, Network, Reduction};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Rank, Seconds};
 
@@ -29,32 +30,6 @@ pub struct Machine {
     pub io: Option<Io>,
     /// Measurements of `partita calibrate`; absent in files written by hand.
     pub calibration: Option<Calibration>,
-}
-
-/// A number and where it comes from.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Fact<T> {
-    /// The number.
-    pub value: T,
-    /// How it was obtained.
-    pub basis: Basis,
-    /// Paper, vendor page, data file or measurement, with the arithmetic if there was any.
-    pub source: String,
-}
-
-/// How a number was obtained, most reliable first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Basis {
-    /// The source states it.
-    Stated,
-    /// Measured on the machine itself.
-    Measured,
-    /// Fitted to measurements.
-    Fitted,
-    /// Computed from stated numbers; the source has the arithmetic.
-    Derived,
-    /// A guess; the source has its reason.
-    Assumed,
 }
 
 /// One device: a GPU, or the share of a CPU that one rank uses.
@@ -137,15 +112,6 @@ pub struct Tiles {
     pub start: Fact<Seconds>,
     /// Bytes to whose multiples channels are padded in reduced precision.
     pub alignment: Fact<Bytes>,
-}
-
-/// Kind of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ProcessorKind {
-    /// Graphics processor.
-    Gpu,
-    /// Host processor.
-    Cpu,
 }
 
 /// Shares of the peaks of a device that kernels reach.
@@ -518,19 +484,6 @@ impl Basis {
             Basis::Fitted => "fitted",
             Basis::Derived => "derived",
             Basis::Assumed => "assumed",
-        }
-    }
-}
-
-impl ProcessorKind {
-    /// All kinds.
-    pub const ALL: [ProcessorKind; 2] = [ProcessorKind::Gpu, ProcessorKind::Cpu];
-
-    /// The word used in machine files.
-    pub fn name(self) -> &'static str {
-        match self {
-            ProcessorKind::Gpu => "gpu",
-            ProcessorKind::Cpu => "cpu",
         }
     }
 }

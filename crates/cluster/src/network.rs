@@ -1,6 +1,6 @@
 //! The network between nodes beyond their adapters, and the library that runs collectives over it.
 
-use crate::machine::{Fact, ProcessorKind};
+use crate::fact::{Fact, ProcessorKind};
 use partita_space::{BytesPerSecond, Seconds};
 
 /// How switches join the nodes. Nodes are numbered so that neighbors share a switch.

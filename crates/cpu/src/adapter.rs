@@ -13,6 +13,7 @@ mod method;
 mod native;
 mod norm;
 mod operand;
+mod pieces;
 mod pointwise;
 mod pool;
 mod prelu;
@@ -28,7 +29,7 @@ use crate::bf16::convert;
 use crate::grid::{self, Call, Canceled, ViewMut};
 use crate::team::Team;
 use half::bf16;
-use method::{Method, Plan, execute_pieces};
+use method::{Method, Plan};
 use native::{Native, is_native};
 use operand::{Input, Output, vector};
 use partita_program::fused::Tail;
@@ -38,6 +39,7 @@ use partita_run::{
     execute_widened,
 };
 use partita_space::{Coord, Mesh, Rank};
+use pieces::execute_pieces;
 
 /// The kernels of this crate for a rank: programs in f32 or bf16, every kernel by the algorithm `cpu`, convolutions also by
 /// others and in micro-batches (see [`partita_program::Configuration`]).
@@ -300,7 +302,13 @@ fn undivided(
         Family::BatchNorm => norm::execute(kernel, &Tail::default(), run),
         Family::GroupNorm => group_norm::execute(kernel, run),
         Family::Linear => linear::execute(kernel, &Tail::default(), run),
-        Family::Loss => loss::execute(kernel, rank, run),
+        Family::Loss => match kernel {
+            Kernel::ElementLoss { .. } => element_loss::execute(kernel, run),
+            Kernel::ClassTotals { .. } | Kernel::DiceSums { .. } | Kernel::ClassLoss { .. } => {
+                class_loss::execute(kernel, rank, run)
+            }
+            other => loss::execute(other, rank, run),
+        },
         Family::LayerNorm | Family::Sequence => sequence::execute(kernel, (mesh, rank, coord), run),
         Family::Update => update::execute(kernel, run),
     }

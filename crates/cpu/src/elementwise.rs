@@ -7,7 +7,7 @@ pub(crate) mod activation;
 pub(crate) mod prelu;
 pub(crate) mod product;
 
-use crate::grid::{Call, Canceled, View, ViewMut, Work};
+use crate::grid::{Call, Canceled, Mask, View, ViewMut, Work};
 use crate::norm::{put, reduce_rows};
 use crate::rows::{Apply, ApplyRows, Formula, Rows, formula, leaky};
 
@@ -21,31 +21,6 @@ pub enum Activation {
         /// Factor of the negative side.
         slope: f32,
     },
-}
-
-/// What a gradient is multiplied by on its way back through an activation: 1 where y > 0, `slope`
-/// elsewhere.
-#[derive(Clone, Copy)]
-pub struct Mask<'a> {
-    /// Output of the activation, a box like the gradient.
-    pub y: View<'a>,
-    /// Factor of the negative side.
-    pub slope: f32,
-}
-
-/// The gradient of an output, as its consumers left it.
-#[derive(Clone, Copy)]
-pub struct Gradient<'a> {
-    /// The box.
-    pub dy: View<'a>,
-    /// To be applied while it is read.
-    pub mask: Option<Mask<'a>>,
-}
-
-impl<'a> From<View<'a>> for Gradient<'a> {
-    fn from(dy: View<'a>) -> Self {
-        Gradient { dy, mask: None }
-    }
 }
 
 formula!(Fill { value }, false, |S, _, _, _| value);

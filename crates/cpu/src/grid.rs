@@ -1,5 +1,6 @@
 //! Boxes inside buffers, windows, counted work, and the arguments common to all kernels.
 
+pub use crate::team::Canceled;
 use crate::team::Team;
 
 /// A box inside a buffer: N samples x (D, H, W) positions x C channels, channels innermost.
@@ -262,10 +263,30 @@ pub struct Work {
     pub bytes: u64,
 }
 
-/// The caller canceled the call; the outputs are incomplete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel was canceled")]
-pub struct Canceled;
+/// What a gradient is multiplied by on its way back through an activation: 1 where y > 0, `slope`
+/// elsewhere.
+#[derive(Clone, Copy)]
+pub struct Mask<'a> {
+    /// Output of the activation, a box like the gradient.
+    pub y: View<'a>,
+    /// Factor of the negative side.
+    pub slope: f32,
+}
+
+/// The gradient of an output, as its consumers left it.
+#[derive(Clone, Copy)]
+pub struct Gradient<'a> {
+    /// The box.
+    pub dy: View<'a>,
+    /// To be applied while it is read.
+    pub mask: Option<Mask<'a>>,
+}
+
+impl<'a> From<View<'a>> for Gradient<'a> {
+    fn from(dy: View<'a>) -> Self {
+        Gradient { dy, mask: None }
+    }
+}
 
 /// Arguments common to all kernels.
 pub struct Call<'a> {

@@ -60,10 +60,10 @@ pub use conv::winograd::{
     winograd_packed_backward_data_elements, winograd_packed_forward_elements,
 };
 pub use elementwise::{
-    Activation, Gradient, Mask, accumulate, accumulate_masked, activate, activate_backward,
+    Activation, accumulate, accumulate_masked, activate, activate_backward,
     activate_backward_in_place, activate_in_place, add, copy, fill, scale,
 };
-pub use grid::{Call, Canceled, Grid, View, ViewMut, Window, Work};
+pub use grid::{Call, Gradient, Grid, Mask, View, ViewMut, Window, Work};
 pub use image::import::{Planes, Transform, import};
 pub use image::resample::{resample, resample_backward};
 pub use norm::{
@@ -74,9 +74,9 @@ pub use optimizer::{
     Adam, Parameter, Sgd, adam, along, average, lamb_direction, lars, sgd, sum_of_squares,
 };
 pub use partita_program::PoolKind;
-pub use pool::Pooling;
-pub use pool::backward::{PoolMask, pool_backward};
+pub use pool::backward::pool_backward;
 pub use pool::forward::pool_forward;
+pub use pool::{PoolMask, Pooling};
 pub use probe::multiply_adds;
 pub use sequence::attention::{Heads, attention_backward, attention_forward, attention_scratch};
 pub use sequence::row_kernels::{
@@ -84,4 +84,4 @@ pub use sequence::row_kernels::{
     row_backward_parameters, row_backward_statistics, row_norm, row_statistics,
 };
 pub use simd::Level;
-pub use team::{Team, TeamError, TeamKind};
+pub use team::{Canceled, Team, TeamError, TeamKind};

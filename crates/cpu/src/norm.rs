@@ -5,8 +5,7 @@
 
 pub(crate) mod group;
 
-use crate::elementwise::{Gradient, Mask};
-use crate::grid::{Call, Canceled, View, ViewMut, Work, part};
+use crate::grid::{Call, Canceled, Gradient, Mask, View, ViewMut, Work, part};
 use crate::rows::{Apply, Rows, formula, leaky, three};
 use crate::simd::{Op, Simd};
 use crate::team::{ELEMENT, TeamKind};

@@ -8,7 +8,7 @@ pub(crate) mod forward;
 pub(crate) mod rows;
 pub(crate) mod slabs;
 
-use crate::grid::{Grid, Window};
+use crate::grid::{Grid, Shared, View, Window};
 use crate::simd::{LANES_MAX, Simd};
 use partita_program::PoolKind;
 use std::ops::Range;
@@ -133,6 +133,48 @@ impl Pooling {
         );
         self.window.assert_near(self.shift, x.extent, y.extent);
     }
+}
+
+/// What the gradient of a pooling is multiplied by, in part of its box, on its way back through the
+/// activation before the pooling: 1 where y > 0, `slope` elsewhere.
+#[derive(Clone, Copy)]
+pub struct PoolMask<'a> {
+    /// Output of the activation; samples and channels are those of dx.
+    pub y: View<'a>,
+    /// Factor of the negative side.
+    pub slope: f32,
+    /// Position in dx of the first element of y; what lies in dx outside of y stays as it is.
+    pub at: [usize; 3],
+}
+
+impl PoolMask<'_> {
+    pub(crate) fn assert_inside(&self, dx: &Grid) {
+        let g = self.y.grid;
+        let inside = (0..3).all(|i| {
+            let end = self.at[i].checked_add(g.extent[i]);
+            end.is_some_and(|end| end <= dx.extent[i])
+        });
+        assert!(
+            inside && g.samples == dx.samples && g.channels == dx.channels,
+            "mask of {g:?} at {:?} in {dx:?}",
+            self.at
+        );
+    }
+
+    pub(crate) fn covers(&self, dx: &Grid) -> bool {
+        self.at == [0; 3] && self.y.grid.extent == dx.extent
+    }
+}
+
+/// The backward pass of one call. Pointers: dx is valid for its box, and no other thread accesses it.
+#[derive(Clone, Copy)]
+pub(crate) struct Backward<'a> {
+    pub(crate) dy: View<'a>,
+    pub(crate) dx: Shared,
+    pub(crate) xg: &'a Grid,
+    pub(crate) pooling: &'a Pooling,
+    pub(crate) accumulate: bool,
+    pub(crate) mask: Option<PoolMask<'a>>,
 }
 
 /// The taps of one output, in N boxes of the geometry of the input.

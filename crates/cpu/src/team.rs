@@ -1,6 +1,5 @@
 //! The thread pool of a rank.
 
-use crate::grid::Canceled;
 use crate::simd::Level;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -43,6 +42,11 @@ pub struct TeamKind {
     /// Instruction level.
     pub level: Level,
 }
+
+/// The caller canceled the call; the outputs are incomplete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel was canceled")]
+pub struct Canceled;
 
 /// Cannot make a team.
 #[derive(Debug, thiserror::Error)]

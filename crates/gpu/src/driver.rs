@@ -2,58 +2,12 @@
 //!
 //! Handles are typed, and nobody but a driver looks into them. Who owns one holds it as [`Owned`].
 
-use crate::device::DeviceFacts;
-use crate::launch::Arg;
+use crate::arg::Arg;
+use crate::device::{CallError, DeviceFacts};
+pub(crate) use crate::handle::{
+    BufferHandle, EventHandle, KernelHandle, ModuleHandle, Object, QueueHandle,
+};
 use std::sync::Arc;
-
-macro_rules! handles {
-    ($($(#[$doc:meta])* $name:ident => $kind:ident;)*) => {
-        $(
-            $(#[$doc])*
-            #[repr(transparent)]
-            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-            pub(crate) struct $name(pub(crate) usize);
-
-            impl From<$name> for Object {
-                fn from(handle: $name) -> Self {
-                    Self::$kind(handle)
-                }
-            }
-        )*
-
-        /// A handle of any kind.
-        #[derive(Clone, Copy, Debug)]
-        pub(crate) enum Object {
-            $($kind($name),)*
-        }
-    };
-}
-
-handles! {
-    /// Memory of a device, as kernels take it; the default is no memory.
-    BufferHandle => Buffer;
-    /// Runs commands in the order in which they are given.
-    QueueHandle => Queue;
-    /// A command that was given to a queue.
-    EventHandle => Event;
-    /// The compiled sources.
-    ModuleHandle => Module;
-    /// A kernel of a module.
-    KernelHandle => Kernel;
-}
-
-/// A call that failed.
-#[derive(Clone, Debug)]
-pub(crate) struct CallError {
-    /// The library.
-    pub library: &'static str,
-    /// What was called.
-    pub call: &'static str,
-    /// The number it gave.
-    pub code: i32,
-    /// What else is known; begins with a colon or a comma.
-    pub detail: String,
-}
 
 /// A device that a library found.
 pub(crate) struct Found {

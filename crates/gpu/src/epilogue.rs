@@ -1,7 +1,9 @@
 //! What kernels do with results before they store them.
 
-use crate::launch::{Arg, KernelError, Run};
-use crate::tensor::{RawView, Tensor};
+use crate::arg::{Arg, RawEpilogue};
+use crate::device::KernelError;
+use crate::launch::Run;
+use crate::tensor::Tensor;
 use partita_program::Dtype;
 use partita_program::fused::{Inference, Tail};
 
@@ -20,20 +22,6 @@ pub(crate) struct Epilogue {
     pub slope: Option<f32>,
     /// Factor of results whose element of this box is not positive.
     pub mask: Option<(Tensor, f32)>,
-}
-
-/// As kernels take it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RawEpilogue {
-    added: RawView,
-    mask: RawView,
-    bias: u64,
-    scales: u64,
-    channels: u32,
-    slope: f32,
-    mask_slope: f32,
-    steps: i32,
 }
 
 const WITH_BIAS: i32 = 1;

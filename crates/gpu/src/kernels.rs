@@ -14,10 +14,11 @@ mod rows;
 mod sums;
 mod update;
 
-use crate::device::{Device, DeviceError};
-use crate::launch::{KernelError, RankPosition, Run, Target};
+use crate::device::{DeviceError, KernelError};
+use crate::launch::{RankPosition, Run, Target};
 use crate::memory::{GpuMemory, lock};
 use crate::method::pieces;
+use crate::opened::Device;
 use crate::queue::Queue;
 use partita_program::fused::Tail;
 use partita_program::{Algorithm, Dtype, Family, Kernel, KernelShape, View};
@@ -188,7 +189,9 @@ fn execute_with(kernel: &Kernel, tail: &Tail<'_>, run: &mut Run<'_>) -> Result<(
         Family::LayerNorm => rows::execute_layer_norm(kernel, run),
         Family::Linear => linear::execute(kernel, tail, run),
         Family::Sequence => attention::execute(kernel, run),
-        Family::Loss => loss::execute(kernel, run),
+        Family::Loss => {
+            class_loss::execute(kernel, run).unwrap_or_else(|| loss::execute(kernel, run))
+        }
         Family::Update => update::execute(kernel, run),
     }
 }

@@ -7,19 +7,24 @@
 //!
 //! OpenCL computes on processors too, where PoCL or another such driver is installed: there the kernels are tested.
 
+mod arg;
 mod device;
+mod device_buffer;
 mod driver;
 mod epilogue;
+mod handle;
 mod kernels;
 mod launch;
 mod memory;
 mod menu;
 mod method;
 mod opencl;
+mod opened;
 mod queue;
 mod tensor;
 mod transfer;
 
-pub use device::{Device, DeviceError, DeviceFacts, DeviceKind, DeviceTraffic};
+pub use device::{DeviceError, DeviceFacts, DeviceKind, DeviceTraffic};
 pub use kernels::{GpuKernels, arena};
 pub use menu::GpuMenu;
+pub use opened::Device;

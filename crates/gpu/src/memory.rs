@@ -1,9 +1,10 @@
 //! The memory of a rank on a device.
 
+use crate::arg::Arg;
 use crate::device::DeviceError;
+use crate::device_buffer::{Command, DeviceBuffer};
 use crate::driver::BufferHandle;
-use crate::launch::Arg;
-use crate::queue::{Command, DeviceBuffer, Queue};
+use crate::queue::Queue;
 use crate::tensor::{GROUP, Tensor, collapse};
 use partita_program::Dtype;
 use partita_run::{DeviceMemory, DeviceView, Prefetch};

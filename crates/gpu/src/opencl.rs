@@ -2,12 +2,11 @@
 //!
 //! Source: the header of OpenCL 1.2 (`CL/cl.h`), whose numbers are the constants here.
 
-use crate::device::{DeviceError, DeviceFacts, DeviceKind};
+use crate::arg::Arg;
+use crate::device::{CallError, DeviceError, DeviceFacts, DeviceKind};
 use crate::driver::{
-    BufferHandle, CallError, Driver, EventHandle, Found, KernelHandle, ModuleHandle, Object,
-    QueueHandle,
+    BufferHandle, Driver, EventHandle, Found, KernelHandle, ModuleHandle, Object, QueueHandle,
 };
-use crate::launch::Arg;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use partita_space::Bytes;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};

@@ -1,23 +1,16 @@
 //! The queue of a rank on a device: commands run in the order in which they are given.
 
-use crate::device::{Device, DeviceError, DeviceTraffic};
-use crate::driver::{BufferHandle, EventHandle, KernelHandle, Owned, QueueHandle};
-use crate::launch::{Arg, KernelError};
+use crate::arg::Arg;
+use crate::device::{DeviceError, DeviceTraffic, KernelError};
+use crate::device_buffer::{Command, DeviceBuffer};
+use crate::driver::{BufferHandle, KernelHandle, Owned, QueueHandle};
+use crate::opened::Device;
 use crate::transfer::Transfers;
 use partita_program::Dtype;
 use partita_run::KernelSpan;
 use partita_space::{Bytes, Seconds};
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// Memory on a device.
-pub(crate) struct DeviceBuffer {
-    memory: Owned<BufferHandle>,
-    bytes: Bytes,
-}
-
-/// A command that was given to a device.
-pub(crate) type Command = Arc<Owned<EventHandle>>;
 
 /// The first and the last command of a kernel of a program.
 #[derive(Default)]
@@ -48,24 +41,6 @@ pub(crate) struct Queue {
     /// The first failure of an access to memory that was not reported yet.
     fault: Option<DeviceError>,
     raw: Owned<QueueHandle>,
-}
-
-impl DeviceBuffer {
-    pub(crate) fn new(device: &Device, bytes: Bytes) -> Result<Self, DeviceError> {
-        // A buffer of no bytes is refused, and zeros are written by fours.
-        let size = bytes.0.max(8).next_multiple_of(4) as usize;
-        let memory = device.checked(device.driver().create_buffer(size))?;
-        let memory = Owned::new(device.driver(), memory);
-        Ok(Self { memory, bytes })
-    }
-
-    pub(crate) fn handle(&self) -> BufferHandle {
-        self.memory.get()
-    }
-
-    pub(crate) fn bytes(&self) -> Bytes {
-        self.bytes
-    }
 }
 
 impl Queue {

@@ -3,9 +3,10 @@
 //! The queue of kernels packs boxes into a slot and unpacks them from one; two others copy between slots and the host. So
 //! what is sent waits for no kernel that was given after it, and the host waits for none to give what has arrived.
 
-use crate::device::{Device, DeviceError, DeviceTraffic};
+use crate::device::{DeviceError, DeviceTraffic};
+use crate::device_buffer::{Command, DeviceBuffer};
 use crate::driver::{BufferHandle, Owned, QueueHandle};
-use crate::queue::{Command, DeviceBuffer};
+use crate::opened::Device;
 use partita_run::{DeviceView, Prefetch};
 use partita_space::{Bytes, Seconds};
 use std::ops::Range;

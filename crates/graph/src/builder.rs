@@ -1,6 +1,7 @@
 //! Builds a graph node by node and checks every step.
 
-use crate::infer::{check_initialization, check_input, infer, list, parameter_shapes};
+use crate::infer::{check_initialization, check_input, infer, list};
+use crate::parameter_shapes::parameter_shapes;
 use crate::sizes::{Totals, check_padded_volume, check_parameter_volume, product};
 use crate::{
     Activation, Convolution, Graph, GraphError, Initialization, Loss, Node, NodeId, Op, Parameter,

@@ -29,6 +29,7 @@ mod loss;
 mod model;
 mod op;
 mod parameter;
+mod parameter_shapes;
 mod resample;
 mod shape;
 mod sizes;

@@ -1,7 +1,7 @@
 //! Bounds on sizes of layers and of the model, checked while it is built so that no later product or sum
 //! overflows.
 
-use crate::infer::parameter_shapes;
+use crate::parameter_shapes::parameter_shapes;
 use crate::{Convolution, GraphError, Op, ParameterRole, Pool, Shape, TransposedConvolution};
 use partita_space::limits::ELEMENTS_MAX;
 

@@ -7,17 +7,20 @@
 //! Messages and collectives that are under way at once share links and network adapters, max-min fairly;
 //! a group may have several collectives under way, as in a run.
 
+mod category;
 mod classes;
 mod composition;
 mod costed_program;
 mod critical_path;
 mod engine;
 mod network;
+mod task_cost;
 mod topology;
 mod usage;
 
+pub use category::{Breakdown, Category};
 pub use classes::{Classes, refine};
-pub use critical_path::{Breakdown, Category, Segment};
+pub use critical_path::Segment;
 
 use crate::cost::{CostBasis, CostError, Costs, KernelBasis};
 use crate::cost::{ScaledCosts, SpeedFactors};

@@ -2,7 +2,6 @@
 
 use crate::layers::{LayerCost, Layers, LayersError, StageCosts, middle_rank, single_crossings};
 use crate::repeats::Shortened;
-use crate::simulated_cuts::{SimulatedCuts, Steps};
 use partita_graph::Graph;
 use partita_lower::{LowerError, Pass, Request, Slot, Strategy, balanced, lower_ranks, slots};
 use partita_oracle::LayerPrecision;
@@ -104,7 +103,7 @@ impl<'s> Tables<'s> {
     }
 
     /// Checks a strategy unless it was.
-    fn check(&mut self, training: &Request<'_>) -> Result<(), BalanceError> {
+    pub(crate) fn check(&mut self, training: &Request<'_>) -> Result<(), BalanceError> {
         let strategy = training.strategy;
         if !self.valid.contains(strategy) {
             let short = self.shortened.filter(|_| strategy.layers.is_empty());
@@ -129,56 +128,6 @@ pub(crate) struct Wanted {
     pub is_checked_later: bool,
 }
 
-/// Assigns layers to stages, minimizing the time of a step, among the partitions that fit `memory`. A strategy without
-/// stages, or with specified layers, is unchanged.
-///
-/// Costs of layers are those of a program of the whole model on the ranks of a stage, lowered once for each mesh, and
-/// the time of a step is estimated from them; with `steps` those of the most promising partitions are simulated, unless they have very many tasks.
-/// The memory of a partition is that of its program; where it is too much, other partitions are tried by an
-/// estimate that each attempt corrects. So that stages which take turns distribute the memory, none has much more than
-/// the largest of stages with equal work.
-/// Errors: a strategy that does not fit, an unknown cost, no partition that fits in `memory`.
-pub fn balance(
-    training: &Request<'_>,
-    memory: Bytes,
-    costs: &dyn StageCosts,
-    steps: Option<Steps<'_>>,
-) -> Result<Balanced, BalanceError> {
-    let wanted = Wanted {
-        memory,
-        most: Seconds(f64::INFINITY),
-        is_checked_later: false,
-    };
-    balance_with(training, wanted, costs, steps, &mut Tables::default())
-}
-
-/// As [`balance`], with cached tables.
-pub(crate) fn balance_with(
-    training: &Request<'_>,
-    wanted: Wanted,
-    costs: &dyn StageCosts,
-    steps: Option<Steps<'_>>,
-    tables: &mut Tables<'_>,
-) -> Result<Balanced, BalanceError> {
-    tables.check(training)?;
-    let strategy = training.strategy;
-    if strategy.stages.is_empty() || strategy.has_layers() {
-        return Ok(Balanced {
-            strategy: strategy.clone(),
-            seconds: Seconds(0.0),
-            busiest: 0,
-            busy: Seconds(0.0),
-        });
-    }
-    let balancer = Balancer::new(training, wanted, costs, tables)?;
-    let ranges = balancer.cut()?;
-    let ranges = match steps {
-        None => ranges,
-        Some(steps) => balancer.simulated(ranges, steps)?,
-    };
-    Ok(balancer.balanced_by(&ranges))
-}
-
 /// Key of the table of a stage.
 fn key(strategy: &Strategy, extents: [usize; 7]) -> (Strategy, [usize; 7], usize) {
     let mut alike = strategy.clone();
@@ -201,7 +150,7 @@ pub(crate) struct Balancer<'a> {
 }
 
 impl<'a> Balancer<'a> {
-    fn new(
+    pub(crate) fn new(
         training: &'a Request<'a>,
         wanted: Wanted,
         costs: &dyn StageCosts,
@@ -237,7 +186,7 @@ impl<'a> Balancer<'a> {
 
 impl Balancer<'_> {
     /// The partition with the shortest estimated step that fits.
-    fn cut(&self) -> Result<Vec<Range<usize>>, BalanceError> {
+    pub(crate) fn cut(&self) -> Result<Vec<Range<usize>>, BalanceError> {
         let time = |stage: usize, range: &Range<usize>| self.seconds(stage, range);
         let least = |stage: usize, range: &Range<usize>| self.computation(stage, range);
         let Some(ranges) = self.balanced(&least, &time) else {
@@ -305,46 +254,26 @@ impl Balancer<'_> {
 
     /// Somewhat more than the estimated memory of the largest of stages with equal work. If stages take turns, one stage
     /// with all layers communicates least; but stages are meant to distribute the memory. The same on all machines.
-    fn memory_of_equal_work(&self) -> f64 {
+    pub(crate) fn memory_of_equal_work(&self) -> f64 {
         let stages = self.equal_work().unwrap_or_default();
         1.1 * self.largest(&stages)
     }
 
     /// The partition whose largest stage computes least on any machine.
-    fn equal_work(&self) -> Option<Vec<Range<usize>>> {
+    pub(crate) fn equal_work(&self) -> Option<Vec<Range<usize>>> {
         let flops = |stage: usize, range: &Range<usize>| self.cost(stage, range).flops;
         self.balanced(&flops, &flops)
     }
 
-    /// The partition with the shortest simulated step near this one, or near others with equal times and equal work.
-    fn simulated(
-        &self,
-        ranges: Vec<Range<usize>>,
-        steps: Steps<'_>,
-    ) -> Result<Vec<Range<usize>>, BalanceError> {
-        let most = self.memory_of_equal_work().max(self.largest(&ranges));
-        let fits = |stage: usize, range: &Range<usize>| self.memory_estimate(stage, range) <= most;
-        let computation = |stage: usize, range: &Range<usize>| self.computation(stage, range);
-        let memory = |stage: usize, range: &Range<usize>| self.memory_estimate(stage, range);
-        let starts = [
-            Some(ranges),
-            self.equal_work(),
-            self.balanced(&computation, &computation),
-            self.balanced(&memory, &memory),
-        ];
-        let starts = starts.into_iter().flatten();
-        SimulatedCuts::new(self, steps).fastest(starts.collect(), &fits)
-    }
-
     /// Estimated memory of the largest stage.
-    fn largest(&self, ranges: &[Range<usize>]) -> f64 {
+    pub(crate) fn largest(&self, ranges: &[Range<usize>]) -> f64 {
         let stages = ranges.iter().enumerate();
         let memory = stages.map(|(stage, range)| self.memory_estimate(stage, range));
         memory.fold(0.0, f64::max)
     }
 
     /// As [`balanced`], with stages between the positions.
-    fn balanced(
+    pub(crate) fn balanced(
         &self,
         least: &dyn Fn(usize, &Range<usize>) -> f64,
         cost: &dyn Fn(usize, &Range<usize>) -> f64,
@@ -451,7 +380,7 @@ impl Balancer<'_> {
     }
 
     /// Seconds of a micro-batch on a stage, without messages; those of a range are never less than those of a part.
-    fn computation(&self, stage: usize, range: &Range<usize>) -> f64 {
+    pub(crate) fn computation(&self, stage: usize, range: &Range<usize>) -> f64 {
         let cost = self.cost(stage, range);
         let per_step = cost.per_step / self.training.strategy.micro as f64;
         cost.forward + cost.backward + per_step
@@ -465,7 +394,7 @@ impl Balancer<'_> {
     }
 
     /// Estimated memory of a stage.
-    fn memory_estimate(&self, stage: usize, range: &Range<usize>) -> f64 {
+    pub(crate) fn memory_estimate(&self, stage: usize, range: &Range<usize>) -> f64 {
         let cost = self.cost(stage, range);
         let persistent = match self.training.strategy.schedule.replicas() {
             1 => cost.persistent,
@@ -532,7 +461,7 @@ impl Balancer<'_> {
         Ok(peaks.map(Option::unwrap_or_default).collect())
     }
 
-    fn balanced_by(&self, ranges: &[Range<usize>]) -> Balanced {
+    pub(crate) fn balanced_by(&self, ranges: &[Range<usize>]) -> Balanced {
         let strategy = self.training.strategy;
         let (device, busy) = self.busiest(ranges);
         let before = &strategy.stages[..device];

@@ -1,11 +1,11 @@
 //! Closed-form estimates of strategies, from a table of the layers of a model.
 
 use crate::candidates::SPATIAL;
-use crate::layers::{LayersError, StageCosts, nodes_of_tasks};
+use crate::layers::{LayersError, StageCosts, nodes_of_tasks, of_one_rank};
 use partita_graph::{Graph, Node, Op};
-use partita_lower::{LayerDim, Request, Shard, Strategy, lower_rank};
+use partita_lower::{LayerDim, Request, Shard, Strategy};
 use partita_oracle::closed::{Estimate, LayerRow, LayerTable, Links, Parallelism, hybrid_seconds};
-use partita_program::{Lane, Phase, Program, ProgramKind};
+use partita_program::{Lane, Phase, ProgramKind};
 use partita_space::{AXES, Axis, AxisList, Rank, Seconds};
 use std::ops::Range;
 
@@ -275,26 +275,6 @@ fn is_whole(strategy: &Strategy) -> bool {
         };
         let is_own = choice.recompute.is_some() || choice.halo.is_some();
         !is_own && specified.all(is_narrow)
-    })
-}
-
-/// A program in which all ranks have the body of one.
-///
-/// Errors: a kernel that the menu lacks.
-pub(crate) fn of_one_rank(request: &Request<'_>, rank: Rank) -> Result<Program, LayersError> {
-    let mesh = request.strategy.mesh();
-    Ok(Program {
-        title: format!(
-            "{} batch {} {}",
-            request.graph.name, request.batch, request.strategy
-        ),
-        kind: request.kind,
-        dtype: request.dtype,
-        batch: request.batch,
-        mesh,
-        local_statistics: request.strategy.local_statistics(),
-        bodies: vec![lower_rank(request, rank)?],
-        class_of: vec![0; mesh.ranks()],
     })
 }
 

@@ -1,9 +1,8 @@
 //! Costs of the layers of a model on a stage: seconds and bytes of a micro-batch.
 
-use crate::closed::of_one_rank;
 use crate::repeats::Shortened;
 use partita_graph::{Graph, NodeId, readers};
-use partita_lower::{LowerError, Request, Strategy};
+use partita_lower::{LowerError, Request, Strategy, lower_rank};
 use partita_oracle::LayerPrecision;
 use partita_oracle::closed::Link;
 use partita_oracle::{Costs, durations, task_seconds};
@@ -371,4 +370,24 @@ fn parameter_fractions(graph: &Graph) -> Vec<(usize, f64)> {
         }
     }
     shares
+}
+
+/// A program in which all ranks have the body of one.
+///
+/// Errors: a kernel that the menu lacks.
+pub(crate) fn of_one_rank(request: &Request<'_>, rank: Rank) -> Result<Program, LayersError> {
+    let mesh = request.strategy.mesh();
+    Ok(Program {
+        title: format!(
+            "{} batch {} {}",
+            request.graph.name, request.batch, request.strategy
+        ),
+        kind: request.kind,
+        dtype: request.dtype,
+        batch: request.batch,
+        mesh,
+        local_statistics: request.strategy.local_statistics(),
+        bodies: vec![lower_rank(request, rank)?],
+        class_of: vec![0; mesh.ranks()],
+    })
 }

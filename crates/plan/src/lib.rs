@@ -50,6 +50,7 @@ mod closed;
 mod expectation;
 mod growth;
 mod layers;
+mod partition;
 mod per_layer;
 mod pipelines;
 mod plan;
@@ -61,14 +62,17 @@ mod repeats;
 #[path = "../tests/requests/mod.rs"]
 mod requests;
 mod savings;
+mod search;
 mod simulated_cuts;
 
-pub use balance::{BalanceError, Balanced, balance};
+pub use balance::{BalanceError, Balanced};
 pub use candidates::{candidates, hybrids};
 pub use closed::{ClosedForm, closed_form};
 pub use growth::{doubled, ranks_max};
 pub use layers::{FixedCosts, StageCosts};
+pub use partition::balance;
 pub use per_layer::PerLayer;
 pub use pipelines::pipelines;
-pub use plan::{Cost, LowerBound, PlanError, RankedStrategy, Refusal, SearchRequest, plan};
+pub use plan::{Cost, LowerBound, PlanError, RankedStrategy, Refusal, SearchRequest};
+pub use search::plan;
 pub use simulated_cuts::Steps;

@@ -6,8 +6,9 @@
 //! the whole model.
 
 use crate::candidates::SPATIAL;
-use crate::closed::of_one_rank;
-use crate::layers::{LayersError, StageCosts, middle_rank, nodes_of_tasks, single_crossings};
+use crate::layers::{
+    LayersError, StageCosts, middle_rank, nodes_of_tasks, of_one_rank, single_crossings,
+};
 use crate::repeats::Shortened;
 use partita_graph::{Graph, NodeId, Op};
 use partita_lower::{LayerChoice, LayerDim, Request, Strategy};

@@ -1,15 +1,12 @@
 //! Prefilter: rejects candidates by lowering a few ranks, before all are lowered.
 
 use crate::layers::middle_rank;
-use crate::plan::{PlanError, Refusal, SearchRequest};
+use crate::plan::{PlanError, Refusal, Rejection, SearchRequest};
 use crate::repeats::Shortened;
 use partita_lower::{LowerError, Request, Strategy, lower_rank, lower_ranks};
 use partita_oracle::precision;
 use partita_program::{Body, Role};
 use partita_space::{Axis, Bytes, Rank, Seconds};
-
-/// Kind and reason of a rejection.
-pub(crate) type Rejection = (Refusal, String);
 
 /// The part of the memory up to which an estimate by shortened models shows that a rank fits.
 const PLENTY: f64 = 0.8;

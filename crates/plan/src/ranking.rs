@@ -1,14 +1,15 @@
 //! The state of a search, and its steps.
 
-use crate::balance::{BalanceError, Balanced, Tables, Wanted, balance_with};
+use crate::balance::{BalanceError, Balanced, Tables, Wanted};
 use crate::candidates::candidates_of;
 use crate::closed::ClosedForms;
 use crate::expectation::{Expectations, first_of_each_kind};
 use crate::layers::LayersError;
+use crate::partition::balance_with;
 use crate::per_layer::DistributionCosts;
 use crate::pipelines::pipelines;
-use crate::plan::{PlanError, RankedStrategy, Refusal, SearchRequest};
-use crate::prefilter::{Prefilter, Rejection, memory_reason, slower_than_best, unsuited};
+use crate::plan::{PlanError, RankedStrategy, Refusal, Rejection, SearchRequest};
+use crate::prefilter::{Prefilter, memory_reason, slower_than_best, unsuited};
 use crate::repeats::Shortened;
 use crate::simulated_cuts::Steps;
 use partita_lower::{Request, StageChoice, Strategy, lower};

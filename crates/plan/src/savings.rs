@@ -4,10 +4,9 @@
 //! it fits with all savings together; if so, the fastest combinations that fit are simulated. Savings that change the
 //! training (micro-batches where something sums over samples) are tried only on request.
 
-use crate::closed::of_one_rank;
-use crate::layers::{LayersError, middle_rank};
-use crate::plan::{PlanError, Refusal};
-use crate::prefilter::{Rejection, memory_reason, slower_than_best, unsuited};
+use crate::layers::{LayersError, middle_rank, of_one_rank};
+use crate::plan::{PlanError, Refusal, Rejection};
+use crate::prefilter::{memory_reason, slower_than_best, unsuited};
 use crate::ranking::{Pending, Ranking};
 use crate::recompute::Activations;
 use partita_lower::{Request, Shard, Strategy, lower_ranks};

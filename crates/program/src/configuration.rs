@@ -1,12 +1,34 @@
 //! Configurations of kernels: an implementation for each of the micro-batches that a kernel is cut into.
 
-use crate::Algorithm;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// Letters of the dims that a kernel can be cut along, by index.
 const LETTERS: [char; 4] = ['n', 'd', 'h', 'w'];
+
+/// Which implementation of a kernel runs, by its name in the backend that offers it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Algorithm(pub String);
+
+impl Algorithm {
+    /// No implementation: the kernel may be costed but not run.
+    pub fn unpinned() -> Self {
+        Self("unpinned".to_owned())
+    }
+
+    /// Whether it may run.
+    pub fn is_pinned(&self) -> bool {
+        self.0 != "unpinned"
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 /// Micro-batches of equal extent, computed by one implementation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -8,6 +8,7 @@
 mod access;
 mod buffer;
 mod configuration;
+mod constants;
 mod count;
 pub mod descriptor;
 mod each_view;
@@ -35,13 +36,14 @@ pub use access::Access;
 pub use buffer::{
     AVERAGE, Buffer, BufferId, Distribution, Dtype, Role, TensorRegion, View, ViewError,
 };
-pub use configuration::{Configuration, ConfigurationError, MicroBatches};
+pub use configuration::{Algorithm, Configuration, ConfigurationError, MicroBatches};
+pub use constants::{Activation, Direction, PoolKind, Taps, Transform};
 pub use count::Count;
 pub use descriptor::Family;
-pub use kernel::{Activation, Direction, Kernel, PoolKind, Taps, Transform};
+pub use kernel::Kernel;
 pub use loss::{ClassTerms, ElementFunction};
 pub use memory_breakdown::{MemoryBreakdown, MemoryCategory, live_at_peak, memory_breakdown};
-pub use menu::{Algorithm, Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
+pub use menu::{Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use optimizer::Optimizer;
 pub use piece::{restricted, set_accumulate};
 pub use program::{Body, DICE_SUMS, ENTROPY, GRADIENT_SQUARES, Output, Program, ProgramKind};

@@ -1,32 +1,7 @@
 //! The menu of kernels: which implementations a backend offers.
 
-use crate::{Buffer, Configuration, Kernel};
+use crate::{Algorithm, Buffer, Configuration, Kernel};
 use partita_space::Bytes;
-use serde::{Deserialize, Serialize};
-use std::fmt;
-
-/// Which implementation of a kernel runs, by its name in the backend that offers it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Algorithm(pub String);
-
-impl Algorithm {
-    /// No implementation: the kernel may be costed but not run.
-    pub fn unpinned() -> Self {
-        Self("unpinned".to_owned())
-    }
-
-    /// Whether it may run.
-    pub fn is_pinned(&self) -> bool {
-        self.0 != "unpinned"
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// A kernel with the buffers of its views: all that an implementation can depend on.
 #[derive(Clone, Copy, Debug)]

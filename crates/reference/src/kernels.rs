@@ -158,7 +158,12 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             Family::Sequence => {
                 sequence::execute(kernel, (&self.mesh, self.rank, &self.coord), &mut call)
             }
-            Family::Loss => loss::execute(kernel, self.rank, &mut call),
+            Family::Loss => match kernel {
+                Kernel::ClassTotals { .. } | Kernel::DiceSums { .. } | Kernel::ClassLoss { .. } => {
+                    class_loss::execute(kernel, self.rank, &mut call)
+                }
+                other => loss::execute(other, self.rank, &mut call),
+            },
             Family::Update => update::execute(kernel, &mut call),
         }
     }
@@ -180,4 +185,9 @@ impl Menu for ReferenceMenu {
             packed_weights: 0,
         })
     }
+}
+
+/// Bytes of a target: written, and also read if it accumulates.
+fn touched(bytes: u64, accumulate: bool) -> u64 {
+    if accumulate { 2 * bytes } else { bytes }
 }

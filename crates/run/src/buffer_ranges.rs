@@ -1,7 +1,8 @@
 //! Ranges of the elements of whole buffers, wherever the memory lies.
 
 use crate::device_memory::{DeviceView, bytes_of, bytes_of_mut};
-use crate::memory::{Element, Memory};
+use crate::element::Element;
+use crate::memory::Memory;
 use partita_program::BufferId;
 use std::ops::AddAssign;
 

@@ -5,7 +5,7 @@
 //! makes the arena where the kernels work. `Kernels::finish` waits for the device, and reports when each kernel ran
 //! and what failed.
 
-use crate::memory::Element;
+use crate::element::Element;
 use partita_program::Dtype;
 use partita_space::{Bytes, Seconds};
 use std::any::Any;

@@ -22,6 +22,7 @@ pub mod allocation;
 mod buffer_ranges;
 mod device_memory;
 mod driver;
+mod element;
 mod error;
 mod finite;
 mod footprint;
@@ -36,10 +37,11 @@ mod world;
 
 pub use device_memory::{DeviceMemory, DeviceView, Prefetch};
 pub use driver::Driver;
+pub use element::Element;
 pub use error::RunError;
 pub use finite::{FiniteCheck, NotFiniteOrigin};
 pub use footprint::Footprint;
-pub use memory::{Arena, Block, BlockMut, Cells, Element, Memory};
+pub use memory::{Arena, Block, BlockMut, Cells, Memory};
 pub use messages::{
     Key, MessageFault, MessageKind, MessageTransport, Packet, PacketPool, PointToPoint,
 };

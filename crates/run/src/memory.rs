@@ -3,7 +3,7 @@
 use crate::RunError;
 use crate::aligned_memory::AlignedMemory;
 use crate::device_memory::{DeviceMemory, DeviceView, Prefetch, bytes_of, bytes_of_mut};
-use crate::packed_tensor::with_type;
+use crate::element::{Element, with_type};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use partita_program::{Body, Buffer, Dtype, View};
@@ -12,41 +12,6 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::rc::Rc;
-
-/// An element type of buffers.
-///
-/// # Safety
-/// Every bit pattern is a value of the type, and its size and alignment are those of `DTYPE`: buffers
-/// of several types share the memory of an arena.
-pub unsafe trait Element: Copy + Default + Send + Sync + 'static {
-    /// Its tag in programs.
-    const DTYPE: Dtype;
-}
-
-// SAFETY: a 4-byte float has no invalid bit pattern.
-unsafe impl Element for f32 {
-    const DTYPE: Dtype = Dtype::F32;
-}
-
-// SAFETY: an 8-byte float has no invalid bit pattern.
-unsafe impl Element for f64 {
-    const DTYPE: Dtype = Dtype::F64;
-}
-
-// SAFETY: a wrapper of two bytes, of which every bit pattern is a float.
-unsafe impl Element for bf16 {
-    const DTYPE: Dtype = Dtype::Bf16;
-}
-
-// SAFETY: a wrapper of two bytes, of which every bit pattern is a float.
-unsafe impl Element for f16 {
-    const DTYPE: Dtype = Dtype::F16;
-}
-
-// SAFETY: a 2-byte integer has no invalid bit pattern.
-unsafe impl Element for i16 {
-    const DTYPE: Dtype = Dtype::I16;
-}
 
 /// The memory of a rank: one allocation, zeroed, aligned to 64 bytes.
 pub struct Arena(Backing);

@@ -4,6 +4,7 @@
 //! order and the tally are shared by all worlds, so runs are bitwise equal on threads and under MPI.
 
 mod collective;
+mod members;
 mod packet;
 mod packet_pool;
 mod point_to_point;
@@ -13,7 +14,8 @@ pub use packet::Packet;
 pub use packet_pool::PacketPool;
 pub use point_to_point::{Key, MessageFault, MessageKind, PointToPoint};
 
-use self::collective::{AllReduce, CollectiveMembers, PairwiseExchange, ReduceScatter};
+use self::collective::{AllReduce, PairwiseExchange, ReduceScatter};
+use self::members::CollectiveMembers;
 use self::point_to_point::Endpoint;
 use crate::{Memory, RunError, Transport};
 use partita_program::{

@@ -1,6 +1,7 @@
 //! Tensors packed in memory of their own.
 
-use crate::{Element, Memory};
+use crate::Memory;
+use crate::element::{Element, with_type};
 use half::{bf16, f16};
 use partita_program::{Dtype, View};
 use std::ops::AddAssign;
@@ -32,36 +33,6 @@ macro_rules! on_elements {
         }
     };
 }
-
-/// Evaluates an expression with the element type of a dtype under a name.
-macro_rules! with_type {
-    ($dtype:expr, $type:ident => $value:expr) => {
-        match $dtype {
-            partita_program::Dtype::F32 => {
-                type $type = f32;
-                $value
-            }
-            partita_program::Dtype::F64 => {
-                type $type = f64;
-                $value
-            }
-            partita_program::Dtype::Bf16 => {
-                type $type = half::bf16;
-                $value
-            }
-            partita_program::Dtype::F16 => {
-                type $type = half::f16;
-                $value
-            }
-            partita_program::Dtype::I16 => {
-                type $type = i16;
-                $value
-            }
-        }
-    };
-}
-
-pub(crate) use with_type;
 
 /// Element types of tensors and packets.
 pub(crate) trait Number: Element + AddAssign {

@@ -1,6 +1,7 @@
 //! Kernels on floats of two bytes (bf16, f16), executed as kernels on f32.
 
-use crate::memory::{Block, BlockMut, Element, Memory};
+use crate::element::Element;
+use crate::memory::{Block, BlockMut, Memory};
 use crate::{KernelTally, RunError};
 use half::{bf16, f16};
 use partita_program::{Dtype, Kernel, KernelShape, View, WideCopy};

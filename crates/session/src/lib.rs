@@ -10,24 +10,24 @@ mod loads;
 mod loss_scale;
 mod origin;
 mod persistent;
+mod position;
 mod resume;
 mod run;
 mod schedule;
 mod session;
 mod shards;
+mod snapshot;
 mod steps;
 mod validation;
 
 pub use loads::{LoadSequence, PlannedLoad, SharedOrder};
 pub use loss_scale::{LOSS_SCALES, LossScale, LossScaling};
-pub use origin::Repeat;
 pub use persistent::{InitialValues, OwnedShard, PersistentTensor};
-pub use resume::{Boundary, Failed, Next, Position, StepHook};
-pub use run::{EpochReport, Outcome, Progress, RunEnd};
+pub use position::{EpochReport, Position};
+pub use resume::{Boundary, Failed, Next, Repeat, StepHook};
+pub use run::{Outcome, Progress, RunEnd};
 pub use schedule::{LearningRateSchedule, Milestones, SchedulePoint, ScheduleState, WarmupLength};
 pub use session::{Plan, Programs, Session, SessionError, batch_sizes, persists_over_programs};
 pub use shards::{model_name, persistent_name, put_shard, shard_of};
-pub use validation::{
-    ClassCount, Evaluated, EvaluatedBatch, JoinOutputs, Snapshot, Validation, Validators,
-    snapshot_bytes,
-};
+pub use snapshot::{Snapshot, Validators, snapshot_bytes};
+pub use validation::{ClassCount, Evaluated, EvaluatedBatch, JoinOutputs, Validation};

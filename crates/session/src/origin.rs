@@ -1,23 +1,13 @@
 //! Finds the layer in which values that are not finite begin: repeats the steps up to the one whose loss was not
 //! finite, and checks what each kernel reads and writes.
 
-use crate::persistent::{InitialValues, set_initial};
-use crate::resume::{Failed, Position};
+use crate::persistent::set_initial;
+use crate::resume::{Failed, Repeat};
 use crate::run::SessionRun;
 use crate::schedule::ScheduleState;
 use crate::steps::PlannedStep;
 use partita_program::ProgramKind;
 use partita_run::{FiniteCheck, NotFiniteOrigin, RankRunner, RunError};
-
-/// Where the repetition of steps starts.
-pub enum Repeat<'h> {
-    /// Nothing is repeated.
-    Nothing,
-    /// Where the run started.
-    Start,
-    /// At a later position, with the values of the persistent buffers there.
-    From(Position, Box<InitialValues<'h>>),
-}
 
 impl SessionRun<'_, '_> {
     /// Where values began that are not finite on this rank, after the step that showed them.

@@ -1,34 +1,11 @@
-//! Where a training stands between two steps, and what may happen there.
+//! What may happen between two steps of a training.
 
 use crate::loss_scale::LossScale;
-use crate::origin::Repeat;
-use crate::persistent::{OwnedShard, write_shard};
-use crate::run::EpochReport;
+use crate::persistent::{InitialValues, OwnedShard, write_shard};
+use crate::position::{EpochReport, Position};
 use crate::session::Session;
 use partita_run::{Arena, RunError};
 use partita_space::{Rank, Seconds};
-use serde::{Deserialize, Serialize};
-
-/// Where a training stands between two steps. A run that starts here with the persistent buffers of that moment goes
-/// on as if it had not ended.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Position {
-    /// Epoch of the next step, from 0.
-    pub epoch: u64,
-    /// Steps of that epoch that are done: training steps, then those of its evaluation.
-    pub done: u64,
-    /// Training steps done in all.
-    pub updates: u64,
-    /// Time of all steps.
-    pub seconds: Seconds,
-    /// Epochs that are done.
-    pub epochs: Vec<EpochReport>,
-    /// Sums over the steps of the current epoch that are done: losses are not yet divided by their samples.
-    pub current: EpochReport,
-    /// The loss scale, where gradients are scaled or were so before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss_scale: Option<LossScale>,
-}
 
 /// Whether a training goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +25,16 @@ pub struct Failed {
     pub seconds: Seconds,
     /// Time of the steps of this run.
     pub seconds_of_run: Seconds,
+}
+
+/// Where the repetition of steps starts.
+pub enum Repeat<'h> {
+    /// Nothing is repeated.
+    Nothing,
+    /// Where the run started.
+    Start,
+    /// At a later position, with the values of the persistent buffers there.
+    From(Position, Box<InitialValues<'h>>),
 }
 
 /// Called between steps.

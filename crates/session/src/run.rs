@@ -3,11 +3,13 @@
 use crate::durations::Durations;
 use crate::loss_scale::{LossScale, tell};
 use crate::persistent::{InitialValues, first_not_finite, set_initial};
-use crate::resume::{Boundary, Next, NoHook, Position, StepHook};
+use crate::position::{EpochReport, Position};
+use crate::resume::{Boundary, Next, NoHook, StepHook};
 use crate::schedule::ScheduleState;
 use crate::session::Session;
+use crate::snapshot::{Snapshot, Validators};
 use crate::steps::PlannedStep;
-use crate::validation::{Evaluated, EvaluatedBatch, JoinOutputs, Snapshot, Validation, Validators};
+use crate::validation::{Evaluated, EvaluatedBatch, JoinOutputs, Validation};
 use partita_program::{
     Body, BufferId, DICE_SUMS, ENTROPY, GRADIENT_SQUARES, Kernel, ProgramKind, Task,
 };
@@ -56,21 +58,6 @@ pub enum Progress {
         /// Time of all steps, evaluations included.
         seconds: Seconds,
     },
-}
-
-/// Results of an epoch.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct EpochReport {
-    /// Epoch, from 0.
-    pub epoch: u64,
-    /// Mean loss over its samples, each before the update to which it contributed.
-    pub training_loss: f64,
-    /// Training samples.
-    pub samples: usize,
-    /// Time of its training steps, fetches included.
-    pub training_seconds: Seconds,
-    /// Evaluation with the parameters at its end, or with the averages of them that are kept.
-    pub validation: Option<Validation>,
 }
 
 /// How a run ended.

@@ -5,7 +5,7 @@
 
 use crate::durations;
 use crate::loss_scale::LossScaling;
-use crate::run::EpochReport;
+use crate::position::EpochReport;
 use crate::schedule::LearningRateSchedule;
 use partita_program::{
     Body, Buffer, ClassTerms, GRADIENT_SQUARES, Program, ProgramKind, Role, Staging,

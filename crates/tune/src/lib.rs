@@ -18,6 +18,7 @@ mod frontier;
 mod links;
 mod load;
 mod measure;
+mod measurements;
 mod operand_fill;
 mod other_memory;
 mod store;
@@ -27,7 +28,7 @@ mod variants;
 
 pub use benchmark::KernelKey;
 pub use catalog::{Catalog, CatalogMenu};
-pub use database::{Database, Measurements, Setting};
+pub use database::Database;
 pub use division::divide;
 pub use error::TuneError;
 pub use frontier::{DivisionPolicy, Frontier, FrontierPoint, MicroTime, frontier};
@@ -38,6 +39,7 @@ pub use links::{
 };
 pub use load::measure_load;
 pub use measure::{KernelMaker, KernelTime, Options, measure, median_of_passes};
+pub use measurements::{Measurements, Setting};
 pub use partita_oracle::{LinkSizes, LinkTimes, TransferTime};
 pub use store::scratch;
 pub use stream::measure_memory;

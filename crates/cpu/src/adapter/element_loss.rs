@@ -5,17 +5,25 @@ use super::operand::AnyBlock;
 use super::{Output, Run};
 use crate::rows::Rows;
 use crate::simd::{Op, Simd};
-use partita_program::{ElementFunction, View};
+use partita_program::{ElementFunction, Kernel};
 use partita_run::{KernelTally, RunError};
 use std::ops::Range;
 
-pub(super) fn execute(
-    function: ElementFunction,
-    [x, target, loss]: [&View; 3],
-    dx: Option<&View>,
-    (factor, weights): (f64, &[f64]),
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+    let Kernel::ElementLoss {
+        function,
+        x,
+        target,
+        dx,
+        loss,
+        count,
+        weight,
+        weights,
+    } = kernel
+    else {
+        panic!("{} is no loss of elements", kernel.name());
+    };
+    let factor = weight / *count as f64;
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     if let Some(dx) = dx {
         assert_eq!(dx.extent, x.extent, "{dx} and {x} have one shape");
@@ -23,10 +31,10 @@ pub(super) fn execute(
     let visits = x.volume() as u64;
     let (x, target) = (run.input(x), AnyBlock::of(run.memory, target));
     let mut loss = run.memory.write::<f64>(loss);
-    let mut dx = dx.map(|dx| run.output(dx));
+    let mut dx = dx.as_ref().map(|dx| run.output(dx));
     let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
     let elements = Elements {
-        function,
+        function: *function,
         x: Rows::from(x.view()),
         target: Classes::of(&target),
         dx: dx.as_mut().map(|dx| Rows::from(dx.view())),

@@ -1,7 +1,7 @@
 //! Losses, their gradients, and the errors and class counts beside them.
 
 use super::operand::AnyBlock;
-use super::{Output, Run, class_loss, element_loss};
+use super::{Output, Run};
 use crate::grid::{Canceled, Grid, part};
 use crate::rows::{Apply, ApplyRows, Rows, formula, three};
 use crate::simd::{Level, Op, Simd};
@@ -47,23 +47,6 @@ pub(super) fn execute(
         } => {
             let constants = (*count, *weight, *smoothing);
             softmax_cross_entropy([x, target, loss], dx.as_ref(), constants, rank, run)
-        }
-        Kernel::ElementLoss {
-            function,
-            x,
-            target,
-            dx,
-            loss,
-            count,
-            weight,
-            weights,
-        } => {
-            let factor = weight / *count as f64;
-            let views = [x, target, loss];
-            element_loss::execute(*function, views, dx.as_ref(), (factor, weights), run)
-        }
-        Kernel::ClassTotals { .. } | Kernel::DiceSums { .. } | Kernel::ClassLoss { .. } => {
-            class_loss::execute(kernel, rank, run)
         }
         Kernel::OutputErrors {
             x,

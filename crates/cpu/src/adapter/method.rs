@@ -1,14 +1,9 @@
 //! Implementations of kernels by name, and the micro-batches of a configuration.
 
-use super::{Run, fused, widened};
-use crate::adapter::convolution;
 use crate::conv::convolution::Convolution;
 use crate::conv::fourier::{fourier_error_bound, fourier_offers};
 use crate::conv::winograd::{WinogradTile, winograd_error_bound, winograd_offers};
-use partita_program::descriptor::{Cost, Pass};
-use partita_program::fused::Tail;
-use partita_program::{Algorithm, Configuration, Kernel, KernelShape};
-use partita_run::{KernelTally, RunError};
+use partita_program::{Algorithm, Configuration};
 
 /// The largest root mean square error of a convolution relative to its result: a fourth of what bf16 rounds away,
 /// 400 times the rounding of f32.
@@ -96,52 +91,4 @@ impl Plan {
             }),
         }
     }
-}
-
-/// Computes a kernel micro-batch by micro-batch; none if these do not cover it.
-pub(super) fn execute_pieces(
-    kernel: &Kernel,
-    (dim, pieces): (usize, &[(usize, usize, Method)]),
-    run: &mut Run<'_, '_>,
-) -> Result<Option<KernelTally>, RunError> {
-    let buffers = &run.memory.body().buffers;
-    let shape = KernelShape { kernel, buffers };
-    let covered: usize = pieces.iter().map(|&(_, extent, _)| extent).sum();
-    if shape
-        .cut_extents()
-        .is_none_or(|extents| extents[dim] != covered)
-    {
-        return Ok(None);
-    }
-    let mut flops = 0;
-    for &(start, extent, method) in pieces {
-        let Some(piece) = shape.piece(dim, start, extent) else {
-            return Ok(None);
-        };
-        run.method = method;
-        let executed = widened(&piece, run, |piece, run| {
-            if let Kernel::Fused { parts } = piece {
-                fused::execute(parts, run)
-            } else {
-                convolution::execute::<f32>(piece, &Tail::default(), run)
-            }
-        });
-        flops += executed?.flops;
-    }
-    // What several micro-batches read, weights and halos, counts once, as do outputs that contribute to the inputs
-    // of several spatial tiles.
-    let whole = KernelTally::expected(kernel, buffers);
-    let cost = kernel.parts()[0].descriptor().cost;
-    let is_data = matches!(
-        cost,
-        Cost::Convolution {
-            pass: Pass::BackwardData,
-            ..
-        }
-    );
-    let overlaps = is_data && dim > 0;
-    Ok(Some(KernelTally {
-        flops: if overlaps { whole.flops } else { flops },
-        bytes: whole.bytes,
-    }))
 }

@@ -2,9 +2,9 @@
 
 use super::convolution::window;
 use super::{Run, touched};
-use crate::pool::Pooling;
-use crate::pool::backward::{PoolMask, pool_backward};
+use crate::pool::backward::pool_backward;
 use crate::pool::forward::pool_forward;
+use crate::pool::{PoolMask, Pooling};
 use partita_program::fused::Tail;
 use partita_program::{Kernel, PoolKind, Taps};
 use partita_run::{KernelTally, RunError};

@@ -8,9 +8,9 @@ use super::tile::{Outputs, TileArgs, dispatch};
 use super::weights::{Plain, row_channels};
 use crate::conv::direct::{
     Cursor, DirectConvolution, JobWeights, POSITIONS_PER_WEIGHTS, RUNS_MAX, UNITS_PER_THREAD,
-    WEIGHTS_PER_SWEEP,
 };
 use crate::conv::epilogue::{BOXES, Moments, TileOutputs};
+use crate::conv::loose_weights::WEIGHTS_PER_SWEEP;
 use crate::conv::tile::{self, RunArgs, Stretch};
 use crate::conv::tiles::Tiles;
 use crate::conv::values::UnroundedRows;

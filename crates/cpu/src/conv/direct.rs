@@ -5,7 +5,7 @@
 //! Legend: P positions, V vectors, L lanes, C input channels, F output channels.
 
 use crate::conv::epilogue::JobEpilogue;
-use crate::conv::loose_weights::LooseWeights;
+use crate::conv::loose_weights::{LooseWeights, WEIGHTS_PER_SWEEP};
 use crate::conv::tile::{RunArgs, Stretch, TileArgs, dispatch};
 use crate::conv::tiles::Tiles;
 use crate::conv::values::Values;
@@ -17,8 +17,6 @@ use std::ops::Range;
 
 /// Stretches of the input that one sweep over the positions covers, at most.
 pub(crate) const RUNS_MAX: usize = 64;
-/// Weights that one sweep over the positions reads, in elements: stays in the L1 and L2 caches.
-pub(crate) const WEIGHTS_PER_SWEEP: usize = 32 * 1024;
 /// The same for unpacked weights, in rows: few enough for the TLB.
 const ROWS_PER_SWEEP: usize = 128;
 /// Work of one unit; bounds the time between calls of progress.

@@ -8,7 +8,7 @@
 
 mod extents;
 mod line;
-mod tile;
+pub(crate) mod tile;
 
 use crate::conv::convolution::{Convolution, Weights};
 use crate::conv::epilogue::Epilogue;
@@ -17,7 +17,6 @@ use crate::conv::transformed::{
 };
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Work};
 use crate::team::TeamKind;
-pub(crate) use tile::FourierTile;
 use tile::TAPS_MAX;
 
 /// Taps from which on they can be faster than the direct kernels.

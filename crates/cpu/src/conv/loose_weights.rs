@@ -3,13 +3,14 @@
 //! Packing all weights in advance writes them to memory and reads them again. Where there are few
 //! positions, that takes as long as a fourth of the products; here the packed rows stay in the L2 cache.
 
-use crate::conv::direct::WEIGHTS_PER_SWEEP;
 use crate::conv::tile::Stretch;
 use crate::conv::transpose::Transpose;
 use crate::grid::Shared;
 use crate::simd::{Level, Op, Simd};
 use crate::team::TeamKind;
 
+/// Weights that one sweep over the positions reads, in elements: stays in the L1 and L2 caches.
+pub(crate) const WEIGHTS_PER_SWEEP: usize = 32 * 1024;
 /// Elements for the rows of a sweep, whose number is rounded up.
 const ROOM: usize = WEIGHTS_PER_SWEEP + 512;
 

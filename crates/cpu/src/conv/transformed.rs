@@ -3,7 +3,7 @@
 //! A tile of the box that is written and its window of the one that is read are transformed to
 //! points, and so are the weights. At each point, the products over channels are a product of
 //! matrices, which is transformed back. Rows of channels are whole vectors, so a transform is one of
-//! vectors. At complex points a tile has two rows, see [`Tile::inputs`], so that their products are
+//! vectors. At complex points a tile has two rows, see [`tile::Tile::inputs`], so that their products are
 //! those of real matrices, too.
 
 pub(crate) mod filter;
@@ -12,118 +12,27 @@ pub(crate) mod gradient;
 mod multiply;
 pub(crate) mod plan;
 pub(crate) mod scatter;
+pub(crate) mod tile;
 pub(crate) mod tiling;
 pub(crate) mod weights;
 
 use crate::conv::convolution::{Convolution, Weights};
 use crate::conv::epilogue::Epilogue;
-use crate::conv::fourier::FourierTile;
+use crate::conv::fourier::tile::FourierTile;
 use crate::conv::tiles::Tiles;
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
 use crate::norm::{bias_backward, norm_scratch};
-use crate::simd::{LANES_MAX, Level, Simd};
+use crate::simd::{LANES_MAX, Level};
 use crate::team::TeamKind;
 use filter::Filter;
 use gradient::Gradient;
 use plan::Plan;
-use std::mem::MaybeUninit;
-use tiling::{Ordered, Points, Tiling, order};
+use tiling::{Ordered, Tiling, order};
 use weights::Source;
 
 /// Elements that align the scratch to cache lines.
 const ALIGN: usize = LANES_MAX;
 const LINE_BYTES: usize = 64;
-
-/// Room on the stack, aligned to cache lines.
-#[repr(align(64))]
-pub(crate) struct Room<const N: usize>([MaybeUninit<f32>; N]);
-
-/// A [`Room`] of any size.
-pub(crate) trait AnyRoom {
-    fn new() -> Self;
-    fn start(&mut self) -> *mut f32;
-}
-
-impl<const N: usize> AnyRoom for Room<N> {
-    #[inline(always)]
-    fn new() -> Self {
-        Room([MaybeUninit::uninit(); N])
-    }
-
-    #[inline(always)]
-    fn start(&mut self) -> *mut f32 {
-        self.0.as_mut_ptr().cast()
-    }
-}
-
-/// The transforms of the tiles of one size, of a vector of channels at a time.
-///
-/// Vectors are read from `from` on at a pitch for each dim.
-pub(crate) trait Tile: Copy {
-    /// Room for a window, for outputs and for taps.
-    type Patch: AnyRoom;
-    /// Room for the taps of as many rows and columns as there are lanes.
-    type Block: AnyRoom;
-
-    /// Inputs that a tile reads along the dims.
-    fn window(self) -> [usize; 3];
-    /// Outputs of a tile along the dims.
-    fn outputs(self) -> [usize; 3];
-    /// Taps along the dims.
-    fn taps(self) -> [usize; 3];
-
-    /// Transforms a window to its points. A complex point takes two rows, (re, im) and (im, -re); the second
-    /// starts half a row after the first. The first `lanes` elements of a vector are channels.
-    ///
-    /// # Safety
-    /// The processor has the features of `S`; the window can be read and the points written, which
-    /// no other thread accesses.
-    unsafe fn inputs<S: Simd>(
-        self,
-        from: *const f32,
-        pitch: [usize; 3],
-        to: *mut f32,
-        layout: Points,
-        lanes: usize,
-    );
-    /// Points of the gradients of outputs.
-    ///
-    /// # Safety
-    /// As for [`Tile::inputs`].
-    unsafe fn gradients<S: Simd>(
-        self,
-        from: *const f32,
-        pitch: [usize; 3],
-        to: *mut f32,
-        layout: Points,
-    );
-    /// Points of taps.
-    ///
-    /// # Safety
-    /// As for [`Tile::inputs`].
-    unsafe fn weights<S: Simd>(
-        self,
-        from: *const f32,
-        pitch: [usize; 3],
-        to: *mut f32,
-        layout: Points,
-    );
-    /// Outputs from their points, to a patch; returns their pitch there.
-    ///
-    /// # Safety
-    /// The processor has the features of `S`; the points can be read, and the patch is one.
-    unsafe fn scatter<S: Simd>(
-        self,
-        from: *const f32,
-        layout: Points,
-        patch: *mut f32,
-    ) -> [usize; 3];
-    /// Gradients of taps from their points, to a patch; returns their pitch there.
-    ///
-    /// # Safety
-    /// As for [`Tile::scatter`].
-    unsafe fn fold<S: Simd>(self, from: *const f32, layout: Points, patch: *mut f32) -> [usize; 3];
-}
 
 /// How tiles are transformed.
 #[derive(Clone, Copy)]
@@ -145,7 +54,7 @@ impl Transform {
     /// Points of a tile.
     pub(crate) fn points(self) -> usize {
         match self {
-            Transform::Winograd(m) => crate::conv::winograd::points(m),
+            Transform::Winograd(m) => crate::conv::winograd::tile::points(m),
             Transform::Fourier(tile) => tile.points(),
         }
     }
@@ -163,7 +72,8 @@ impl Transform {
 macro_rules! with_tile {
     ($transform:expr, $tile:ident => $body:expr) => {{
         use crate::conv::transformed::Transform;
-        use crate::conv::winograd::{Nested, with_sizes};
+        use crate::conv::winograd::nest::with_sizes;
+        use crate::conv::winograd::tile::Nested;
         match $transform {
             Transform::Winograd(m) => with_sizes!(m, Z => {
                 let $tile = Nested::<Z>::default();

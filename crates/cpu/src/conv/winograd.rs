@@ -8,7 +8,7 @@
 
 pub(crate) mod maps;
 pub(crate) mod nest;
-mod tile;
+pub(crate) mod tile;
 
 use crate::conv::convolution::{Convolution, Weights};
 use crate::conv::epilogue::Epilogue;
@@ -20,8 +20,6 @@ use crate::conv::transformed::{
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Work};
 use crate::simd::Level;
 use crate::team::TeamKind;
-pub(crate) use nest::with_sizes;
-pub(crate) use tile::{Nested, points};
 
 /// Outputs of a tile along each dim with three taps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,10 @@
 //! Gradients of pooling: maxima of windows that tile the input in one pass with the mask, averages row by row.
 
-use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
+use crate::grid::{Call, Canceled, Shared, View, ViewMut, Work};
 use crate::pool::slabs::slabs;
-use crate::pool::{Pooling, WindowTaps, each, load, maximum, offset, split, store};
+use crate::pool::{
+    Backward, PoolMask, Pooling, WindowTaps, each, load, maximum, offset, split, store,
+};
 use crate::rows::leaky;
 use crate::simd::{Op, Simd};
 use crate::team::ELEMENT;
@@ -11,37 +13,6 @@ use std::ops::Range;
 
 /// Outputs in W that are summed together.
 const CHUNK: usize = 256;
-
-/// What the gradient of a pooling is multiplied by, in part of its box, on its way back through the
-/// activation before the pooling: 1 where y > 0, `slope` elsewhere.
-#[derive(Clone, Copy)]
-pub struct PoolMask<'a> {
-    /// Output of the activation; samples and channels are those of dx.
-    pub y: View<'a>,
-    /// Factor of the negative side.
-    pub slope: f32,
-    /// Position in dx of the first element of y; what lies in dx outside of y stays as it is.
-    pub at: [usize; 3],
-}
-
-impl PoolMask<'_> {
-    fn assert_inside(&self, dx: &Grid) {
-        let g = self.y.grid;
-        let inside = (0..3).all(|i| {
-            let end = self.at[i].checked_add(g.extent[i]);
-            end.is_some_and(|end| end <= dx.extent[i])
-        });
-        assert!(
-            inside && g.samples == dx.samples && g.channels == dx.channels,
-            "mask of {g:?} at {:?} in {dx:?}",
-            self.at
-        );
-    }
-
-    fn covers(&self, dx: &Grid) -> bool {
-        self.at == [0; 3] && self.y.grid.extent == dx.extent
-    }
-}
 
 /// dx (+)= gradient of [`crate::pool_forward`]; the first maximal tap in (d, h, w) order takes it all,
 /// and a norm of zero has none. Then, with a `mask`, dx is multiplied by it.
@@ -101,17 +72,6 @@ pub fn pool_backward(
         }?;
     }
     Ok(work)
-}
-
-/// The backward pass of one call. Pointers: dx is valid for its box, and no other thread accesses it.
-#[derive(Clone, Copy)]
-pub(crate) struct Backward<'a> {
-    pub(crate) dy: View<'a>,
-    pub(crate) dx: Shared,
-    pub(crate) xg: &'a Grid,
-    pub(crate) pooling: &'a Pooling,
-    pub(crate) accumulate: bool,
-    pub(crate) mask: Option<PoolMask<'a>>,
 }
 
 impl Backward<'_> {

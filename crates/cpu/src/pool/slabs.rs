@@ -1,9 +1,8 @@
 //! Gradients of maximum and norm pooling: each thread owns slabs of dx.
 
 use crate::grid::{Call, Canceled, View};
-use crate::pool::backward::Backward;
 use crate::pool::rows::{Blocks, CLEARED, Columns, Join, Source};
-use crate::pool::{WindowTaps, each, lanes, load, maximum, offset, squares, store};
+use crate::pool::{Backward, WindowTaps, each, lanes, load, maximum, offset, squares, store};
 use crate::simd::{Level, Op, Simd};
 use crate::team::{ELEMENT, Poll};
 use partita_program::PoolKind;

@@ -1,7 +1,9 @@
 //! Attention, embeddings and positional encoding.
 
 use super::rows::rows;
-use crate::launch::{Arg, KernelError, RawHeads, Run};
+use crate::arg::{Arg, RawHeads};
+use crate::device::KernelError;
+use crate::launch::Run;
 use crate::queue::Message;
 use crate::tensor::Tensor;
 use partita_program::{Dtype, Kernel, View};

@@ -4,7 +4,9 @@ use super::attention::ignored;
 use super::contents::fill;
 use super::loss::{ItemSums, check_targets, count, operands};
 use super::sums::{PartialSums, Parts};
-use crate::launch::{Arg, KernelError, Run};
+use crate::arg::Arg;
+use crate::device::KernelError;
+use crate::launch::Run;
 use crate::tensor::Tensor;
 use partita_program::{ClassTerms, Dtype, Kernel, View};
 

@@ -1,7 +1,9 @@
 //! Fills, copies and imports.
 
 use super::pointwise::map;
-use crate::launch::{Arg, KernelError, Run};
+use crate::arg::Arg;
+use crate::device::KernelError;
+use crate::launch::Run;
 use crate::tensor::Tensor;
 use partita_program::{Kernel, Transform};
 

@@ -1,8 +1,10 @@
 //! Convolutions and their gradients.
 
 use super::sums;
+use crate::arg::Arg;
+use crate::device::KernelError;
 use crate::epilogue::Epilogue;
-use crate::launch::{Arg, KernelError, Run};
+use crate::launch::Run;
 use crate::method::Method;
 use crate::tensor::Tensor;
 use partita_program::descriptor::Layout;

@@ -1,7 +1,8 @@
 //! Fused kernels.
 
 use super::{execute, execute_with};
-use crate::launch::{KernelError, Run};
+use crate::device::KernelError;
+use crate::launch::Run;
 use partita_program::Kernel;
 use partita_program::fused::{Tail, tail};
 

@@ -2,8 +2,9 @@
 
 use super::contents::copy;
 use super::convolution::{Window, backward_data, backward_weight, forward};
+use crate::device::KernelError;
 use crate::epilogue::Epilogue;
-use crate::launch::{KernelError, Run};
+use crate::launch::Run;
 use crate::tensor::Tensor;
 use partita_program::fused::Tail;
 use partita_program::{Kernel, Taps};

@@ -1,9 +1,10 @@
 //! Losses, and the errors and class counts beside them.
 
 use super::attention::{check_classes, ignored};
-use super::class_loss;
 use super::sums::channel_sums;
-use crate::launch::{Arg, KernelError, Run};
+use crate::arg::Arg;
+use crate::device::KernelError;
+use crate::launch::Run;
 use crate::tensor::Tensor;
 use partita_program::{Dtype, ElementFunction, Kernel, View};
 
@@ -13,9 +14,6 @@ const ITEMS_PER_UNIT: usize = 512;
 const TOTAL_GROUP: usize = 64;
 
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    if let Some(done) = class_loss::execute(kernel, run) {
-        return done;
-    }
     match kernel {
         Kernel::MeanSquaredError {
             x,

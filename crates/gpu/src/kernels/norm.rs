@@ -2,8 +2,10 @@
 
 use super::pointwise::map_from;
 use super::sums::channel_sums;
+use crate::arg::Arg;
+use crate::device::KernelError;
 use crate::epilogue::Epilogue;
-use crate::launch::{Arg, KernelError, Run};
+use crate::launch::Run;
 use crate::tensor::{Tensor, collapse};
 use partita_program::fused::Tail;
 use partita_program::{Dtype, Kernel, View};

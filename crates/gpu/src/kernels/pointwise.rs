@@ -1,8 +1,10 @@
 //! Functions of single elements.
 
 use super::{rows, sums};
+use crate::arg::Arg;
+use crate::device::KernelError;
 use crate::epilogue::Epilogue;
-use crate::launch::{Arg, KernelError, Run};
+use crate::launch::Run;
 use crate::tensor::{Tensor, collapse};
 use partita_program::fused::Tail;
 use partita_program::random::Draws;

@@ -1,7 +1,9 @@
 //! Poolings and resamplings.
 
+use crate::arg::Arg;
+use crate::device::KernelError;
 use crate::epilogue::Epilogue;
-use crate::launch::{Arg, KernelError, Run};
+use crate::launch::Run;
 use crate::tensor::Tensor;
 use partita_program::fused::Tail;
 use partita_program::{Dtype, Kernel, PoolKind};

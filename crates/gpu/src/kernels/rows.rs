@@ -1,7 +1,9 @@
 //! NormKind the channels of a position: softmax, layer norm, sums of products.
 
 use super::sums::channel_sums;
-use crate::launch::{Arg, KernelError, Run};
+use crate::arg::Arg;
+use crate::device::KernelError;
+use crate::launch::Run;
 use crate::tensor::Tensor;
 use partita_program::{Kernel, View};
 

@@ -1,6 +1,8 @@
 //! Sums over positions by channel, in parts.
 
-use crate::launch::{Arg, KernelError, Run};
+use crate::arg::Arg;
+use crate::device::KernelError;
+use crate::launch::Run;
 use crate::tensor::Tensor;
 use partita_program::{Dtype, Kernel, View};
 

@@ -3,7 +3,9 @@
 use super::contents::fill;
 use super::loss::ItemSums;
 use super::pointwise::map;
-use crate::launch::{Arg, KernelError, RawClip, Run};
+use crate::arg::{Arg, RawClip};
+use crate::device::KernelError;
+use crate::launch::Run;
 use crate::tensor::Tensor;
 use partita_program::{Kernel, Optimizer, View};
 

@@ -1,7 +1,6 @@
 //! Losses in the text form.
 
-use super::print::real;
-use super::values::Attributes;
+use super::values::{Attributes, real};
 use super::{TextError, synonym};
 use crate::infer::list;
 use crate::keyword::Keyword;

@@ -3,7 +3,7 @@
 use super::TextError;
 use super::loss;
 use super::synonym;
-use super::values::{Attributes, Padding};
+use super::values::{Attributes, Padding, initialization_key};
 use crate::infer::list;
 use crate::keyword::Keyword;
 use crate::{
@@ -450,17 +450,5 @@ fn roles(keyword: Keyword) -> &'static [ParameterRole] {
         | Keyword::L1
         | Keyword::Huber
         | Keyword::SmoothL1 => &[],
-    }
-}
-
-pub(super) fn initialization_key(role: ParameterRole) -> &'static str {
-    match role {
-        ParameterRole::Weight => "init",
-        ParameterRole::Bias => "init_bias",
-        ParameterRole::Gamma => "init_gamma",
-        ParameterRole::Beta => "init_beta",
-        ParameterRole::Slope => "init_slope",
-        ParameterRole::RunningMean => "init_running_mean",
-        ParameterRole::RunningVariance => "init_running_variance",
     }
 }

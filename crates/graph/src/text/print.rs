@@ -1,6 +1,7 @@
 //! Writes the text form of a model.
 
 use super::loss;
+use super::values::real;
 use crate::keyword::Keyword;
 use crate::{
     Activation, Convolution, Graph, Initialization, Interpolation, Node, Op, Parameter,
@@ -293,9 +294,4 @@ fn both_sides(low: usize, high: usize) -> String {
 fn join<T: Display>(values: &[T]) -> String {
     let values: Vec<String> = values.iter().map(T::to_string).collect();
     values.join("x")
-}
-
-/// The shortest decimal that reads back as the same number.
-pub(super) fn real(value: f64) -> String {
-    format!("{value:?}")
 }

@@ -1,6 +1,5 @@
 //! Keys and values of one line of a model's text.
 
-use super::parse::initialization_key;
 use super::{TextError, synonym};
 use crate::infer::MAX_NUMBER;
 use crate::keyword::Keyword;
@@ -590,4 +589,22 @@ fn usual(key: &str) -> Option<&'static str> {
         "rate" => Some("0.5"),
         _ => None,
     }
+}
+
+/// Key of the initialization of a parameter.
+pub(super) fn initialization_key(role: ParameterRole) -> &'static str {
+    match role {
+        ParameterRole::Weight => "init",
+        ParameterRole::Bias => "init_bias",
+        ParameterRole::Gamma => "init_gamma",
+        ParameterRole::Beta => "init_beta",
+        ParameterRole::Slope => "init_slope",
+        ParameterRole::RunningMean => "init_running_mean",
+        ParameterRole::RunningVariance => "init_running_variance",
+    }
+}
+
+/// The shortest decimal that reads back as the same number.
+pub(super) fn real(value: f64) -> String {
+    format!("{value:?}")
 }

@@ -25,8 +25,8 @@
 //! Source: NVIDIA, Matrix Multiplication Background User's Guide, sections on tile and wave quantization,
 //! and Convolutional Layers User's Guide, section on implicit GEMM dimensions and on alignment of channels.
 
-use super::kernel::Pass;
 use partita_cluster::{ConvSaturation, Device, HalfSaturation, LayerPrecision, Tiles};
+use partita_program::descriptor::Pass;
 use partita_space::FlopsPerSecond;
 
 /// Extents of a convolution that its saturation depends on.

@@ -1,8 +1,9 @@
 //! Seconds of the longest paths by what their errors have in common.
 
-use super::costed_program::{CostedProgram, TaskCost};
+use super::costed_program::CostedProgram;
 use super::critical_path::{self, Segment};
 use super::engine::Timeline;
+use super::task_cost::TaskCost;
 use super::topology::Topology;
 use crate::cost::KernelBasis;
 use crate::cost::kernel::{RateClass, rate_class};

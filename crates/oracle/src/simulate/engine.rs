@@ -1,18 +1,16 @@
 //! The event loop of the simulation.
 
 use super::SimulateError;
-use super::costed_program::{CostedProgram, RankProgram, TaskCost};
-use super::critical_path::Category;
-use super::network::{Moved, Network};
+use super::category::Category;
+use super::costed_program::CostedProgram;
+use super::network::{Instance, Moved, Network};
+use super::task_cost::{RankProgram, TaskCost};
 use crate::cost::{KernelCost, Progress};
 use partita_program::{Lane, TaskId};
 use partita_run::{Driver, Event, Trace};
 use partita_space::Seconds;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-
-/// A task of a participant in a step: `base[participant] + step * tasks + task`.
-pub(super) type Instance = usize;
 
 /// Start, end and causes of an instance.
 #[derive(Clone, Copy, Debug)]

@@ -7,9 +7,11 @@
 //!
 //! Source: Bertsekas and Gallager, Data Networks (1992), section 6.5.2, progressive filling.
 
-use super::engine::Instance;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+/// A task of a participant in a step: `base[participant] + step * tasks + task`.
+pub(super) type Instance = usize;
 
 /// A part of the network, as an index.
 pub(super) type Resource = u32;

@@ -1,8 +1,8 @@
 //! What messages and collectives use of the network: the links of their ranks, the adapters of their nodes.
 
 use super::Classes;
-use super::costed_program::{RankProgram, Rendezvous, TaskCost};
 use super::network::{Load, Resource};
+use super::task_cost::{RankProgram, Rendezvous, TaskCost};
 use super::topology::Topology;
 use partita_program::{Body, Work};
 use partita_space::Rank;

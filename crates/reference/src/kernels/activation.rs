@@ -1,7 +1,6 @@
 //! Smooth activations.
 
-use super::Call;
-use super::pointwise::touched;
+use super::{Call, touched};
 use crate::values::each_element;
 use partita_program::{Activation, View};
 use partita_run::{KernelTally, RunError};

@@ -1,7 +1,6 @@
 //! Attention.
 
-use super::Call;
-use super::pointwise::touched;
+use super::{Call, touched};
 use crate::values::Values;
 use partita_program::{Kernel, View};
 use partita_run::{KernelTally, RunError};

@@ -1,6 +1,7 @@
 //! Convolutions, their gradients, biases and packed weights.
 
-use super::pointwise::{bias_backward, touched};
+use super::pointwise::bias_backward;
+use super::touched;
 use super::{Call, Real};
 use crate::values::each_position;
 use partita_program::{Kernel, Taps, View};

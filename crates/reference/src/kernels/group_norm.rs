@@ -1,7 +1,6 @@
 //! Group norm.
 
-use super::Call;
-use super::pointwise::touched;
+use super::{Call, touched};
 use crate::values::{Values, each_element, entry};
 use partita_program::{Kernel, View};
 use partita_run::{KernelTally, RunError};

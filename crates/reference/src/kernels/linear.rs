@@ -1,8 +1,7 @@
 //! Linear layers.
 
 use super::convolution::store;
-use super::pointwise::touched;
-use super::{Call, Real};
+use super::{Call, Real, touched};
 use partita_program::{Kernel, View};
 use partita_run::{Block, KernelTally, RunError};
 

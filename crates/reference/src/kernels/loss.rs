@@ -1,6 +1,6 @@
 //! Losses, and the errors and class counts beside them.
 
-use super::{Call, class_loss};
+use super::Call;
 use crate::values::{Values, cell, each_element, each_position, entry};
 use partita_program::{ElementFunction, Kernel, View};
 use partita_run::{KernelTally, RunError};
@@ -48,9 +48,6 @@ pub(super) fn execute(
             let factor = weight / *count as f64;
             let views = [x, target, loss];
             element_loss(*function, views, dx.as_ref(), (factor, weights), call)
-        }
-        Kernel::ClassTotals { .. } | Kernel::DiceSums { .. } | Kernel::ClassLoss { .. } => {
-            class_loss::execute(kernel, rank, call)
         }
         Kernel::OutputErrors {
             x,

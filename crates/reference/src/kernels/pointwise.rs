@@ -1,6 +1,6 @@
 //! Fills, copies, imports, additions and functions of single elements.
 
-use super::{Call, activation, prelu, product};
+use super::{Call, activation, prelu, product, touched};
 use crate::values::{each_element, entry};
 use partita_program::random::Draws;
 use partita_program::{Kernel, Transform, View};
@@ -130,11 +130,6 @@ fn next_index(index: &mut [usize; 5], extent: [usize; 5]) {
         }
         index[dim] = 0;
     }
-}
-
-/// Bytes of a target: written, and also read if it accumulates.
-pub(super) fn touched(bytes: u64, accumulate: bool) -> u64 {
-    if accumulate { 2 * bytes } else { bytes }
 }
 
 fn import(

@@ -1,8 +1,7 @@
 //! Poolings.
 
-use super::Call;
 use super::convolution::{Window, dense, tap_list};
-use super::pointwise::touched;
+use super::{Call, touched};
 use crate::values::{Values, each_element};
 use partita_program::{Kernel, PoolKind, View};
 use partita_run::{KernelTally, RunError};

@@ -1,7 +1,6 @@
 //! Products of two tensors, and their sums over positions or channels.
 
-use super::Call;
-use super::pointwise::touched;
+use super::{Call, touched};
 use crate::values::each_element;
 use partita_program::{Kernel, View};
 use partita_run::{KernelTally, RunError};

@@ -1,8 +1,7 @@
 //! Upsampling, padding and means over unequal windows.
 
-use super::Call;
 use super::convolution::dense;
-use super::pointwise::touched;
+use super::{Call, touched};
 use crate::values::each_element;
 use partita_program::{Kernel, View};
 use partita_run::{KernelTally, RunError};

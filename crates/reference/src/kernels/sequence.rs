@@ -1,8 +1,7 @@
 //! Embeddings and positional encoding; dispatches attention.
 
 use super::loss::is_class;
-use super::pointwise::touched;
-use super::{Call, attention};
+use super::{Call, attention, touched};
 use crate::values::{cell, each_element, each_position};
 use partita_program::{Kernel, View};
 use partita_run::{KernelTally, RunError};

@@ -1,55 +1,15 @@
 //! Collectives over point-to-point messages.
 
-use super::point_to_point::{Endpoint, Key, MessageKind, PointToPoint};
+use super::members::{CollectiveMembers, key};
+use super::point_to_point::{Endpoint, MessageKind, PointToPoint};
 use super::sum::{Accumulator, PartialSums, copy};
 use crate::Memory;
-use crate::packed_tensor::{Number, with_type};
+use crate::element::with_type;
+use crate::packed_tensor::Number;
 use partita_program::{SMALL_SUM, View};
 use partita_space::{Rank, Split};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// The members of a group of ranks, ascending, and the index of this rank among them.
-pub(super) struct CollectiveMembers {
-    pub(super) members: Vec<Rank>,
-    pub(super) own_index: usize,
-}
-
-impl CollectiveMembers {
-    pub(super) fn new(members: Vec<Rank>, rank: Rank) -> Self {
-        let own_index = members.iter().position(|&member| member == rank);
-        let own_index =
-            own_index.unwrap_or_else(|| panic!("rank {rank} is no member of {members:?}"));
-        Self { members, own_index }
-    }
-
-    fn len(&self) -> usize {
-        self.members.len()
-    }
-
-    fn check(&self, views: &[View], what: &str) {
-        assert_eq!(
-            views.len(),
-            self.len(),
-            "{what} and members of a collective"
-        );
-    }
-
-    /// Index and rank of all other members.
-    pub(super) fn others(&self) -> impl Iterator<Item = (usize, Rank)> {
-        let members = self.members.iter().copied().enumerate();
-        members.filter(|&(index, _)| index != self.own_index)
-    }
-}
-
-pub(super) fn key(kind: MessageKind, sequence: u32, from: Rank) -> Key {
-    Key {
-        kind,
-        sequence,
-        from,
-        part: 0,
-    }
-}
 
 /// An allreduce: every member reduces one chunk in rank order, and sends the result to all. Below
 /// [`SMALL_SUM`] every member reduces the whole.

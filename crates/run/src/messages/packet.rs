@@ -1,7 +1,7 @@
 //! Packets: message buffers of a pool.
 
 use crate::aligned_memory::AlignedMemory;
-use crate::packed_tensor::with_type;
+use crate::element::with_type;
 use crate::{Element, Memory};
 use partita_program::{Dtype, View};
 use std::ops::Range;

@@ -1,10 +1,11 @@
 //! Sums over ranks, taken in rank order.
 
-use super::collective::{CollectiveMembers, key};
+use super::members::{CollectiveMembers, key};
 use super::packet::Packet;
 use super::point_to_point::{Endpoint, MessageKind, PointToPoint};
 use crate::Memory;
-use crate::packed_tensor::{Number, with_type};
+use crate::element::with_type;
+use crate::packed_tensor::Number;
 use partita_program::{BufferId, Dtype, View};
 use partita_space::Rank;
 use std::ops::Range;

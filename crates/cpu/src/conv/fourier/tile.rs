@@ -5,8 +5,8 @@
 //! normalized until the outputs or taps are there.
 
 use super::line::{Complex, Feed, LINE_MAX, Sink, transform};
+use crate::conv::transformed::tile::{AnyRoom, Room, Tile};
 use crate::conv::transformed::tiling::Points;
-use crate::conv::transformed::{AnyRoom, Room, Tile};
 use crate::simd::{LANES_MAX, Simd};
 
 /// Taps of the largest kernel.

@@ -1,7 +1,8 @@
 //! From a box to the points of its tiles.
 
+use super::tile::{AnyRoom, Tile};
 use super::tiling::{Ordered, Points, Tiling};
-use super::{AnyRoom, Tile, Transform, with_tile};
+use super::{Transform, with_tile};
 use crate::simd::{Level, Op, Simd};
 use std::ops::Range;
 

@@ -1,8 +1,9 @@
 //! From the points of tiles to a box of outputs, with the epilogue.
 
 use super::gather::prefetch;
+use super::tile::{AnyRoom, Tile};
 use super::tiling::{Ordered, Points, Tiling};
-use super::{AnyRoom, Tile, Transform, with_tile};
+use super::{Transform, with_tile};
 use crate::conv::epilogue::{BOXES, Moments, TileEpilogue, TileOutputs};
 use crate::conv::walk::{P_MAX, Positions};
 use crate::simd::{Level, Op, Simd};

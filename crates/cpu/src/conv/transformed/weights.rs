@@ -1,7 +1,8 @@
 //! Weights to points, and points to gradients of weights.
 
+use super::tile::{AnyRoom, Tile};
 use super::tiling::Points;
-use super::{AnyRoom, Tile, Transform, with_tile};
+use super::{Transform, with_tile};
 use crate::conv::convolution::Convolution;
 use crate::conv::tiles::Tiles;
 use crate::grid::{Canceled, Shared, product};

@@ -1,7 +1,7 @@
 //! A map along each of three dims, one dim after another.
 
 use super::maps::{Map, Maps, POINTS_MAX};
-use crate::conv::transformed::{AnyRoom, Room};
+use crate::conv::transformed::tile::{AnyRoom, Room};
 use crate::simd::{LANES_MAX, Simd};
 use std::marker::PhantomData;
 

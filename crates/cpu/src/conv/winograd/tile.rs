@@ -2,8 +2,8 @@
 
 use super::maps::{Map, Maps};
 use super::nest::{Patch, Sizes, TILE_MAX, nest};
+use crate::conv::transformed::tile::{Room, Tile};
 use crate::conv::transformed::tiling::Points;
-use crate::conv::transformed::{Room, Tile};
 use crate::simd::{LANES_MAX, Simd};
 use std::marker::PhantomData;
 
