@@ -1,6 +1,6 @@
 //! Additional steps of the long test suite.
 
-use crate::suite::{LONG, Step};
+use crate::step::{LONG, Step};
 use std::env;
 use std::path::Path;
 use std::process::{Command, Stdio};

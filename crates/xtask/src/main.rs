@@ -12,6 +12,7 @@ mod kinds;
 mod long;
 mod matches;
 mod source;
+mod step;
 mod suite;
 mod test_files;
 mod tidy;

@@ -3,6 +3,7 @@
 mod jobs;
 
 use crate::long;
+use crate::step::{LONG, Step};
 use crate::times::{Times, today};
 use jobs::Job;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +13,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Makes the property tests run many more cases.
-pub(crate) const LONG: &str = "PARTITA_TEST_LONG";
 /// The profile in which all of `make test` is built.
 pub(crate) const PROFILE: [&str; 2] = ["--profile", "suite"];
 /// The day, from 1970, that decides which share of the random cases runs.
@@ -26,14 +25,6 @@ const NOT_RUN: &str = "PARTITA_NOT_RUN";
 const NO_NAMESPACE: i32 = 75;
 /// Tests of what MPI, OpenCL and oneDNN do that also hold where they are missing.
 const WITHOUT_PARTS: [&str; 4] = ["devices::", "doctor::", "tuning::", "without"];
-
-/// One command of the suite.
-pub(crate) struct Step {
-    /// Its title.
-    pub(crate) name: &'static str,
-    /// The command; its output is parsed.
-    pub(crate) command: Command,
-}
 
 /// Runs all tests of the workspace and shows their output; with `long` also the steps of [`long::steps`].
 ///
