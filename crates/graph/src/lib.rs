@@ -42,12 +42,11 @@ pub use builder::{GraphBuilder, ParameterSource};
 pub use count::{Counts, LayerCount, count};
 pub use error::GraphError;
 pub use initialize::{initial_part, initial_values};
-pub use loss::{
-    ClassLoss, ClassWeights, ElementFunction, ElementLoss, Loss, TargetKind, inverse_frequency,
-};
+pub use loss::{ClassLoss, ClassWeights, ElementLoss, Loss, TargetKind, inverse_frequency};
 pub use model::{Graph, Node};
-pub use op::{Activation, Convolution, Op, Pool, PoolKind, PreluSlopes, TransposedConvolution};
+pub use op::{Convolution, Op, Pool, PoolKind, PreluSlopes, TransposedConvolution};
 pub use parameter::{Initialization, Parameter, ParameterRole, fans};
+pub use partita_space::{Activation, ElementFunction};
 pub use resample::{Interpolation, PadMode, Resample};
 pub use shape::{NodeId, ParameterId, Shape};
 pub use walk::{needed_by_last, readers};

@@ -1,5 +1,7 @@
 //! The losses, a closed enum.
 
+use crate::ElementFunction;
+
 /// Losses, as the mean over the mini-batch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Loss {
@@ -64,28 +66,6 @@ pub struct ElementLoss {
     /// A factor per channel; empty where all are 1. The mean divides by the number of elements, as
     /// `(weights * loss).mean()` does.
     pub weights: Vec<f64>,
-}
-
-/// Losses of one element, with `e = x - target`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ElementFunction {
-    /// `e^2`
-    Squared,
-    /// `|e|`, gradient 0 at `e = 0`. Source: PyTorch, `L1Loss`.
-    Absolute,
-    /// `e^2 / 2` for `|e| < delta`, else `delta (|e| - delta / 2)`. Source: PyTorch, `HuberLoss`.
-    Huber {
-        /// Above 0.
-        delta: f64,
-    },
-    /// The same divided by `beta`, which is its delta. Source: PyTorch, `SmoothL1Loss`.
-    SmoothL1 {
-        /// Above 0.
-        beta: f64,
-    },
-    /// Binary cross-entropy of the sigmoid of x and a target from 0 to 1. Source: PyTorch,
-    /// `BCEWithLogitsLoss`.
-    LogisticEntropy,
 }
 
 /// `cross_entropy` times the cross-entropy plus `dice` times the soft Dice loss, of the softmax over channels.

@@ -1,6 +1,6 @@
 //! The operations, a closed enum.
 
-use crate::{Initialization, Loss, ParameterRole, Resample};
+use crate::{Activation, Initialization, Loss, ParameterRole, Resample};
 use partita_space::Window;
 
 /// What a node computes.
@@ -230,46 +230,6 @@ impl PreluSlopes {
         match self {
             Self::One => "one",
             Self::Channel => "channel",
-        }
-    }
-}
-
-/// Smooth functions of one element.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Activation {
-    /// `x / 2 (1 + erf(x / sqrt(2)))`
-    Gelu,
-    /// `x / (1 + exp(-x))`
-    Silu,
-    /// `1 / (1 + exp(-x))`
-    Sigmoid,
-    /// `tanh(x)`
-    Tanh,
-    /// `x` for `x > 0`, else `alpha (exp(x) - 1)`
-    Elu {
-        /// Minus the limit for very negative inputs.
-        alpha: f64,
-    },
-}
-
-impl Activation {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Gelu,
-        Self::Silu,
-        Self::Sigmoid,
-        Self::Tanh,
-        Self::Elu { alpha: 1.0 },
-    ];
-
-    /// The word of the text form.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Gelu => "gelu",
-            Self::Silu => "silu",
-            Self::Sigmoid => "sigmoid",
-            Self::Tanh => "tanh",
-            Self::Elu { .. } => "elu",
         }
     }
 }

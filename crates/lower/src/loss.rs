@@ -61,7 +61,7 @@ impl Emit<'_> {
                 smoothing: *smoothing,
             },
             Loss::Elements(loss) => Kernel::ElementLoss {
-                function: function(loss.function),
+                function: loss.function,
                 x,
                 target,
                 dx,
@@ -286,18 +286,7 @@ fn metrics(loss: &Loss) -> (&'static str, usize) {
 
 fn is_logistic(loss: &Loss) -> bool {
     match loss {
-        Loss::Elements(loss) => loss.function == partita_graph::ElementFunction::LogisticEntropy,
+        Loss::Elements(loss) => loss.function == ElementFunction::LogisticEntropy,
         Loss::MeanSquaredError | Loss::SoftmaxCrossEntropy { .. } | Loss::Classes(_) => false,
-    }
-}
-
-fn function(function: partita_graph::ElementFunction) -> ElementFunction {
-    use partita_graph::ElementFunction as Of;
-    match function {
-        Of::Squared => ElementFunction::Squared,
-        Of::Absolute => ElementFunction::Absolute,
-        Of::Huber { delta } => ElementFunction::Huber { delta },
-        Of::SmoothL1 { beta } => ElementFunction::SmoothL1 { beta },
-        Of::LogisticEntropy => ElementFunction::LogisticEntropy,
     }
 }

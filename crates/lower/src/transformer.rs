@@ -54,8 +54,7 @@ impl Emit<'_> {
         });
     }
 
-    pub(crate) fn activation(&mut self, id: LayerId, layer: &str, activation: graph::Activation) {
-        let function = function(activation);
+    pub(crate) fn activation(&mut self, id: LayerId, layer: &str, function: Activation) {
         self.elementwise(id, layer, |x, y| Kernel::ActivationForward {
             function,
             x,
@@ -63,13 +62,8 @@ impl Emit<'_> {
         });
     }
 
-    pub(crate) fn activation_backward(
-        &mut self,
-        id: LayerId,
-        layer: &str,
-        activation: graph::Activation,
-    ) {
-        let (x, function) = (self.read_value(id, 0), function(activation));
+    pub(crate) fn activation_backward(&mut self, id: LayerId, layer: &str, function: Activation) {
+        let x = self.read_value(id, 0);
         self.pass_back(id, 0, layer, |dy, dx, accumulate| {
             Kernel::ActivationBackward {
                 function,
@@ -309,15 +303,5 @@ impl Emit<'_> {
             self.builder.kernel(layer, BACKWARD, kernel);
             left = later;
         }
-    }
-}
-
-fn function(activation: graph::Activation) -> Activation {
-    match activation {
-        graph::Activation::Gelu => Activation::Gelu,
-        graph::Activation::Silu => Activation::Silu,
-        graph::Activation::Sigmoid => Activation::Sigmoid,
-        graph::Activation::Tanh => Activation::Tanh,
-        graph::Activation::Elu { alpha } => Activation::Elu { alpha },
     }
 }

@@ -1,4 +1,4 @@
-//! Constants of kernels: windows, directions, kinds of pooling, functions of one element.
+//! Constants of kernels: windows, directions, kinds of pooling, transformations.
 
 use serde::{Deserialize, Serialize};
 
@@ -65,35 +65,6 @@ impl PoolKind {
             Self::L2 => "l2",
         }
     }
-}
-
-/// Smooth functions of one element.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Activation {
-    /// `x / 2 (1 + erf(x / sqrt(2)))`
-    Gelu,
-    /// `x / (1 + exp(-x))`
-    Silu,
-    /// `1 / (1 + exp(-x))`
-    Sigmoid,
-    /// `tanh(x)`
-    Tanh,
-    /// `x` for `x > 0`, else `alpha (exp(x) - 1)`
-    Elu {
-        /// Minus the limit for very negative inputs.
-        alpha: f64,
-    },
-}
-
-impl Activation {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Gelu,
-        Self::Silu,
-        Self::Sigmoid,
-        Self::Tanh,
-        Self::Elu { alpha: 1.0 },
-    ];
 }
 
 /// Transformation of a stored value when it is imported.

@@ -2,49 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Losses of one element, with `e = x - target`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum ElementFunction {
-    /// `e^2`
-    Squared,
-    /// `|e|`; its gradient is 0 at 0.
-    Absolute,
-    /// `e^2 / 2` for `|e| < delta`, else `delta (|e| - delta / 2)`.
-    Huber {
-        /// Where it becomes linear.
-        delta: f64,
-    },
-    /// The same divided by `beta`, which is its delta.
-    SmoothL1 {
-        /// Where it becomes linear.
-        beta: f64,
-    },
-    /// Binary cross-entropy of the sigmoid of x and the target.
-    LogisticEntropy,
-}
-
-impl ElementFunction {
-    /// One of each.
-    pub const ALL: [Self; 5] = [
-        Self::Squared,
-        Self::Absolute,
-        Self::Huber { delta: 0.3 },
-        Self::SmoothL1 { beta: 0.4 },
-        Self::LogisticEntropy,
-    ];
-
-    /// Its word in kernel keys.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Squared => "weighted_squared_error",
-            Self::Absolute => "absolute_error",
-            Self::Huber { .. } => "huber_loss",
-            Self::SmoothL1 { .. } => "smooth_l1_loss",
-            Self::LogisticEntropy => "logistic_entropy",
-        }
-    }
-}
-
 /// Constants of a loss of classes: `cross_entropy` times the cross-entropy plus `dice` times the Dice loss.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassTerms {

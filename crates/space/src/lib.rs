@@ -1,5 +1,5 @@
 //! Index spaces: dims, intervals, regions, splits, windows, meshes of ranks; units; and shared numerics: random
-//! numbers, medians, spelling suggestions.
+//! numbers, medians, functions of one element, spelling suggestions.
 //!
 //! Does: the algebra of half-open boxes from which all communication is derived.
 //! Knows: integers, names of dims and axes, physical units.
@@ -16,6 +16,7 @@
 //! ```
 
 mod axis_list;
+mod functions;
 mod interval;
 pub mod limits;
 mod median;
@@ -29,6 +30,7 @@ mod units;
 mod window;
 
 pub use axis_list::AxisList;
+pub use functions::{Activation, ElementFunction};
 pub use interval::{Interval, Split};
 pub use median::{median, upper_median};
 pub use mesh::{AXES, Axis, AxisSet, Coord, Mesh, MeshError, Offset, Rank};
