@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 
 /// Makes data, plans, trains and compares.
-pub fn run(context: &Context<'_>, args: &DemoArgs, out: &mut dyn Write) -> Result<(), CliError> {
+pub fn run(context: &Context, args: &DemoArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let data = args.out.join("universes");
     if has_universes(&data) {
         writeln!(

@@ -119,6 +119,6 @@ fn is_ignored(signal: i32) -> io::Result<bool> {
 }
 
 /// Set once the user has asked to stop.
-pub fn flag() -> &'static AtomicBool {
-    &request().is_cancelled
+pub fn flag() -> Arc<AtomicBool> {
+    Arc::clone(&request().is_cancelled)
 }

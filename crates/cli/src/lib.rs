@@ -24,6 +24,7 @@ use screen::{Screen, warn};
 use std::env;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// The main function of the binary: parses the arguments of this process, calls a verb, prints the result.
 pub fn main() -> ExitCode {
@@ -94,11 +95,11 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), CliError> {
         home: env::home_dir(),
         temporary: env::temp_dir(),
         executable: env::current_exe().ok(),
-        exit_on_timeout,
+        on_timeout: Some(|text| exit_on_timeout(text)),
         ..Environment::from_variables(&|name| env::var_os(name))?
     };
-    let screen = Screen::default();
-    let context = Context::watched(environment, &screen, interrupt::flag());
+    let screen = Arc::new(Screen::default());
+    let context = Context::watched(environment, screen, interrupt::flag());
     verbs::run(&context, &arguments.verb, out)
 }
 

@@ -58,7 +58,7 @@ fn address(text: &str) -> Result<Address, AddressError> {
 }
 
 /// Serves until the process is asked to end.
-pub fn run(context: &Context<'_>, args: &ServeArgs, out: &mut dyn Write) -> Result<(), CliError> {
+pub fn run(context: &Context, args: &ServeArgs, out: &mut dyn Write) -> Result<(), CliError> {
     if let Some(Cores(cores)) = &args.cores {
         occupy(cores)?;
     }

@@ -20,7 +20,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::path::Path;
 
 /// Runs a verb.
-pub fn run(context: &Context<'_>, verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {
+pub fn run(context: &Context, verb: &Verb, out: &mut dyn Write) -> Result<(), CliError> {
     if let Some(Cores(cores)) = cores(verb) {
         confine(cores)?;
     }
@@ -83,7 +83,7 @@ fn inspect(args: &InspectArgs, out: &mut dyn Write) -> Result<(), CliError> {
     write_result(out, args.json, &model, text::inspect)
 }
 
-fn lower(context: &Context<'_>, args: &LowerArgs, out: &mut dyn Write) -> Result<(), CliError> {
+fn lower(context: &Context, args: &LowerArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let request = args.request()?;
     if let Some(pass) = args.after {
         let text = partita::lower_after(context, &request, pass)?;
@@ -97,12 +97,12 @@ fn lower(context: &Context<'_>, args: &LowerArgs, out: &mut dyn Write) -> Result
     }
 }
 
-fn predict(context: &Context<'_>, args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
+fn predict(context: &Context, args: &PredictArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let predicted = partita::predict(context, &args.request()?)?;
     write_result(out, args.json, &predicted, text::predict)
 }
 
-fn plan(context: &Context<'_>, args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
+fn plan(context: &Context, args: &PlanArgs, out: &mut dyn Write) -> Result<(), CliError> {
     // A report that cannot be written fails before the search.
     let draft = args.report.as_deref().map(Draft::new).transpose()?;
     interrupt::listen_twice()?;
@@ -121,11 +121,7 @@ fn plan(context: &Context<'_>, args: &PlanArgs, out: &mut dyn Write) -> Result<(
     }
 }
 
-fn calibrate(
-    context: &Context<'_>,
-    args: &CalibrateArgs,
-    out: &mut dyn Write,
-) -> Result<(), CliError> {
+fn calibrate(context: &Context, args: &CalibrateArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let Some(calibrated) = partita::calibrate(context, &args.request())? else {
         return Ok(());
     };
@@ -136,7 +132,7 @@ fn calibrate(
     }
 }
 
-fn tune(context: &Context<'_>, args: &TuneArgs, out: &mut dyn Write) -> Result<(), CliError> {
+fn tune(context: &Context, args: &TuneArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let draft = args.report.as_deref().map(Draft::new).transpose()?;
     interrupt::listen()?;
     let tuned = partita::tune(context, &args.request()?)?;
@@ -146,15 +142,11 @@ fn tune(context: &Context<'_>, args: &TuneArgs, out: &mut dyn Write) -> Result<(
     write_result(out, args.json, &tuned, text::tune)
 }
 
-fn run_train(context: &Context<'_>, args: &TrainArgs, out: &mut dyn Write) -> Result<(), CliError> {
+fn run_train(context: &Context, args: &TrainArgs, out: &mut dyn Write) -> Result<(), CliError> {
     train(context, &args.request(), args.json, out).map(drop)
 }
 
-fn evaluate(
-    context: &Context<'_>,
-    args: &EvaluateArgs,
-    out: &mut dyn Write,
-) -> Result<(), CliError> {
+fn evaluate(context: &Context, args: &EvaluateArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let path = args.csv.as_deref().unwrap_or(Path::new(""));
     let unwritable = |error| CliError::unwritable(path, &error, ErrorKind::Request);
     if args.csv.is_some() && !is_free_for_samples(path) {
@@ -189,7 +181,7 @@ fn is_free_for_samples(path: &Path) -> bool {
     }
 }
 
-fn infer(context: &Context<'_>, args: &InferArgs, out: &mut dyn Write) -> Result<(), CliError> {
+fn infer(context: &Context, args: &InferArgs, out: &mut dyn Write) -> Result<(), CliError> {
     interrupt::listen()?;
     let Some(found) = partita::infer(context, &args.request())? else {
         return Ok(());
@@ -211,7 +203,7 @@ fn compare(args: &CompareArgs, out: &mut dyn Write) -> Result<(), CliError> {
     write_result(out, args.json, &comparison, text::compare)
 }
 
-fn data(context: &Context<'_>, verb: &DataVerb, out: &mut dyn Write) -> Result<(), CliError> {
+fn data(context: &Context, verb: &DataVerb, out: &mut dyn Write) -> Result<(), CliError> {
     match verb {
         DataVerb::Cosmology(args) => {
             make_dataset(&|| partita::make_cosmology(context, &args.request()), out)
@@ -244,6 +236,6 @@ fn data(context: &Context<'_>, verb: &DataVerb, out: &mut dyn Write) -> Result<(
     }
 }
 
-fn doctor(context: &Context<'_>, args: &DoctorArgs, out: &mut dyn Write) -> Result<(), CliError> {
+fn doctor(context: &Context, args: &DoctorArgs, out: &mut dyn Write) -> Result<(), CliError> {
     write_result(out, args.json, &partita::doctor(context), text::doctor)
 }

@@ -46,7 +46,7 @@ pub fn write_picture(path: &Path, png: &[u8]) -> Result<(), CliError> {
 
 /// Trains and writes the result. `None` on ranks other than 0.
 pub fn train(
-    context: &Context<'_>,
+    context: &Context,
     request: &TrainRequest,
     json: bool,
     out: &mut dyn Write,

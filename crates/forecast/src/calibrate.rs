@@ -146,7 +146,7 @@ impl Calibrated {
 ///
 /// Errors: a file that exists, a model that does not, something that cannot be measured.
 pub fn calibrate(
-    context: &Context<'_>,
+    context: &Context,
     request: &CalibrateRequest,
 ) -> Result<Option<Calibrated>, CalibrateError> {
     let launch = Launch::join(context)?;
@@ -255,7 +255,7 @@ fn asked(models: &[String]) -> Result<Vec<(String, usize)>, CalibrateError> {
 ///
 /// Errors: a model of which none fits.
 fn programs(
-    context: &Context<'_>,
+    context: &Context,
     models: &[(String, usize)],
     kernels: KernelSet,
     ranks: &Ranks,

@@ -152,7 +152,7 @@ impl Fault for LocalError {
 
 /// Ranks on this machine, with all measurements of them.
 pub struct LocalMachine<'c> {
-    context: &'c Context<'c>,
+    context: &'c Context,
     kernels: KernelSet,
     ranks: usize,
     threads: usize,
@@ -173,7 +173,7 @@ impl<'c> LocalMachine<'c> {
     ///
     /// Errors: too many ranks to measure on this machine.
     pub fn of(
-        context: &'c Context<'c>,
+        context: &'c Context,
         kernels: KernelSet,
         ranks: Ranks,
         input: InputSource,
@@ -639,11 +639,7 @@ fn links_backend(kernels: KernelSet, library: Option<&str>) -> String {
 }
 
 /// Measurements of all ranks at work, and of one with the others idle.
-fn cached(
-    context: &Context<'_>,
-    setting: &Setting,
-    links: &Setting,
-) -> (Measurements, Measurements) {
+fn cached(context: &Context, setting: &Setting, links: &Setting) -> (Measurements, Measurements) {
     let mut together = context.measurements(setting);
     together.links = context.measurements(links).links;
     (together, context.measurements(&single(setting)))
@@ -671,7 +667,7 @@ pub fn sharing(ranks: usize) -> Option<String> {
 }
 
 /// Memory limit of each rank on the processor: the available memory divided by the ranks.
-pub fn memory(context: &Context<'_>, ranks: usize) -> Bytes {
+pub fn memory(context: &Context, ranks: usize) -> Bytes {
     match Host::local(context.level()).memory_free() {
         Some(available) => Bytes(available.0 / ranks as u64),
         None => Bytes(u64::MAX),
@@ -679,7 +675,7 @@ pub fn memory(context: &Context<'_>, ranks: usize) -> Bytes {
 }
 
 /// Times reads of a temporary file.
-fn reads(context: &Context<'_>, ranks: usize) -> Result<Vec<TransferTime>, LocalError> {
+fn reads(context: &Context, ranks: usize) -> Result<Vec<TransferTime>, LocalError> {
     context.status("measuring reads", true);
     let largest = READ_SIZES[READ_SIZES.len() - 1].0;
     let file = context.scratch_file(&vec![1u8; 2 * largest as usize])?;
@@ -693,7 +689,7 @@ fn reads(context: &Context<'_>, ranks: usize) -> Result<Vec<TransferTime>, Local
 }
 
 /// Times copies of parts of memory.
-fn copies(context: &Context<'_>, ranks: usize) -> Result<Vec<TransferTime>, LocalError> {
+fn copies(context: &Context, ranks: usize) -> Result<Vec<TransferTime>, LocalError> {
     context.status("measuring copies", true);
     let largest = READ_SIZES[READ_SIZES.len() - 1].0 as usize;
     let kept = vec![1u8; 2 * largest];

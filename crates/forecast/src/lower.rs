@@ -61,7 +61,7 @@ impl LowerRequest {
 /// assert_eq!(lowered.summary().digest, lowered.program.digest());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn lower(context: &Context<'_>, request: &LowerRequest) -> Result<Lowered, PlanningError> {
+pub fn lower(context: &Context, request: &LowerRequest) -> Result<Lowered, PlanningError> {
     check_precision(request)?;
     let graph = model::resolve(&request.training.model)?;
     lowered(
@@ -77,7 +77,7 @@ pub fn lower(context: &Context<'_>, request: &LowerRequest) -> Result<Lowered, P
 ///
 /// Errors: as [`lower`], but for faults of the program.
 pub fn lower_after(
-    context: &Context<'_>,
+    context: &Context,
     request: &LowerRequest,
     pass: LoweringPass,
 ) -> Result<String, PlanningError> {
@@ -102,7 +102,7 @@ fn check_precision(request: &LowerRequest) -> Result<(), PlanningError> {
 }
 
 /// The kernels to pin: those that a training on this machine would.
-fn menu(context: &Context<'_>, request: &LowerRequest) -> Box<dyn Menu> {
+fn menu(context: &Context, request: &LowerRequest) -> Box<dyn Menu> {
     let ranks = Ranks::threads(request.training.ranks, local_machine::THREADS);
     match request.kernels {
         Some(kernels) => context.menu(kernels, &ranks),
@@ -112,7 +112,7 @@ fn menu(context: &Context<'_>, request: &LowerRequest) -> Box<dyn Menu> {
 
 /// The strategy with the layers of all pipeline stages.
 fn stages(
-    context: &Context<'_>,
+    context: &Context,
     asked: &LowerRequest,
     request: &Request<'_>,
 ) -> Result<Strategy, PlanningError> {

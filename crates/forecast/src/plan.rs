@@ -178,7 +178,7 @@ impl Planned {
 /// assert!(prediction.memory_bytes_max <= planned.memory);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, PlanningError> {
+pub fn plan(context: &Context, request: &PlanRequest) -> Result<Planned, PlanningError> {
     let begin = Instant::now();
     let training = &request.training;
     let ranks = training.ranks;
@@ -241,7 +241,7 @@ pub fn plan(context: &Context<'_>, request: &PlanRequest) -> Result<Planned, Pla
 }
 
 /// Says that micro-batches of the best strategy change the training, if they do.
-fn note_micro(context: &Context<'_>, best: Option<&RankedStrategy>, graph: &Graph) {
+fn note_micro(context: &Context, best: Option<&RankedStrategy>, graph: &Graph) {
     if let Some(note) = best.and_then(|best| micro_note(&best.strategy, graph, 1)) {
         context.report(Event::Note(&note));
     }
@@ -249,7 +249,7 @@ fn note_micro(context: &Context<'_>, best: Option<&RankedStrategy>, graph: &Grap
 
 /// What bounds the best strategy, and an epoch under it; none where the samples of the dataset were not said.
 fn explain_best(
-    context: &Context<'_>,
+    context: &Context,
     (request, target): (&PlanRequest, &Target<'_>),
     left: &dyn Fn() -> Option<Seconds>,
     training: Request<'_>,
@@ -393,7 +393,7 @@ fn candidates(
 
 /// What bounds the best strategy, and its rival; of what changes would bring, what begins before a budget is used up.
 fn explained(
-    context: &Context<'_>,
+    context: &Context,
     (request, target): (&PlanRequest, &Target<'_>),
     left: &dyn Fn() -> Option<Seconds>,
     (subject, simulation): (&Subject<'_, '_>, &Simulation),
@@ -473,7 +473,7 @@ fn kind(strategy: &Strategy) -> [bool; 6] {
 
 /// The best strategy with twice the memory, if a refused one would then fit.
 fn with_memory(
-    context: &Context<'_>,
+    context: &Context,
     target: &Target<'_>,
     subject: &Subject<'_, '_>,
     found: &[RankedStrategy],
@@ -517,12 +517,13 @@ mod tests {
     use partita_site::Environment;
     use partita_site::Progress;
     use partita_site::{ErrorKind, Fault};
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     /// Cancels at the first candidate that is announced.
-    struct Impatient<'c>(&'c AtomicBool);
+    struct Impatient(Arc<AtomicBool>);
 
-    impl Progress for Impatient<'_> {
+    impl Progress for Impatient {
         fn report(&self, _event: Event<'_>) {
             self.0.store(true, Ordering::Relaxed);
         }
@@ -532,9 +533,9 @@ mod tests {
     fn a_cancelled_search_returns_the_best_so_far() {
         let mut request = PlanRequest::new(Training::new("cosmoflow@32", 4, 4), "lassen");
         request.input = InputRequest::IGNORED;
-        let cancel = AtomicBool::new(false);
-        let impatient = Impatient(&cancel);
-        let context = Context::watched(Environment::default(), &impatient, &cancel);
+        let cancel: Arc<AtomicBool> = Arc::default();
+        let impatient = Arc::new(Impatient(Arc::clone(&cancel)));
+        let context = Context::watched(Environment::default(), impatient, cancel);
         let planned = plan(&context, &request).unwrap();
         assert!(planned.fitting().next().is_some());
         let untried = planned.candidates.iter();

@@ -162,10 +162,7 @@ pub struct ClosedForm {
 /// assert!(predicted.prediction.memory_bytes_max <= predicted.memory_bytes_device);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn predict(
-    context: &Context<'_>,
-    request: &PredictRequest,
-) -> Result<Predicted, PlanningError> {
+pub fn predict(context: &Context, request: &PredictRequest) -> Result<Predicted, PlanningError> {
     let graph = model::resolve(&request.training.model)?;
     let epoch = Epoch::new(request, &graph)?;
     let mut request = request.clone();
@@ -181,7 +178,7 @@ pub fn predict(
 
 /// Predicts a step alone.
 fn step(
-    context: &Context<'_>,
+    context: &Context,
     request: &PredictRequest,
     graph: &Graph,
 ) -> Result<Predicted, PlanningError> {

@@ -33,7 +33,7 @@ pub struct Limits {
 ///
 /// Errors: a missing cost, a failed measurement, a kernel that the catalog lacks, cancelled before the first candidate.
 pub fn search(
-    context: &Context<'_>,
+    context: &Context,
     training: Request<'_>,
     ranks: usize,
     limits: Limits,
@@ -85,7 +85,7 @@ pub fn search(
 ///
 /// Errors: a strategy that does not fit, no layers that fit in memory, a missing cost, a failed measurement.
 pub fn staged(
-    context: &Context<'_>,
+    context: &Context,
     training: &Request<'_>,
     memory: Bytes,
     machine: &dyn TargetMachine,

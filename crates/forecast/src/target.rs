@@ -87,7 +87,7 @@ impl DescribedMachine {
     ///
     /// Errors: an unknown input rate, a precision that the machine lacks.
     pub fn new(
-        context: &Context<'_>,
+        context: &Context,
         (machine, software): (Machine, &Software),
         (input, precision): (InputSource, LayerPrecision),
         (memory, kernels): (Option<Bytes>, Option<KernelSet>),
@@ -158,7 +158,7 @@ impl TargetMachine for DescribedMachine {
 
 /// This machine, which measures the kernels and links of a program when it is costed.
 pub struct MeasuredMachine<'c> {
-    context: &'c Context<'c>,
+    context: &'c Context,
     kernels: KernelSet,
     /// How ranks share it; their number is that of a program.
     ranks: Ranks,
@@ -174,7 +174,7 @@ impl<'c> MeasuredMachine<'c> {
     /// This machine with ranks like these. `memory` is the limit of a rank (default: that of its device, or the
     /// available memory divided by the ranks).
     pub fn new(
-        context: &'c Context<'c>,
+        context: &'c Context,
         kernels: KernelSet,
         ranks: Ranks,
         input: InputSource,
@@ -343,7 +343,7 @@ impl<'c> Target<'c> {
     ///
     /// Errors: no such machine or software, too few devices, an unknown input rate, a precision that it lacks.
     pub fn new(
-        context: &'c Context<'c>,
+        context: &'c Context,
         (machine, software): (&str, &str),
         (graph, training): (&Graph, &Training),
         input: InputRequest,
@@ -390,7 +390,7 @@ impl<'c> Target<'c> {
     /// Errors: as [`search`].
     pub fn search(
         &self,
-        context: &Context<'_>,
+        context: &Context,
         training: Request<'_>,
         ranks: usize,
         (memory, budget): (Bytes, Option<Seconds>),

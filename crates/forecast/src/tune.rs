@@ -114,7 +114,7 @@ pub struct TunedStep {
 /// all measured times, and later trainings and predictions pin the fastest.
 ///
 /// Errors: no such model; an invalid strategy; too many ranks to measure; no convolution; a failed measurement.
-pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, PlanningError> {
+pub fn tune(context: &Context, request: &TuneRequest) -> Result<Tuned, PlanningError> {
     let training = &request.training;
     check_measured(training.precision)?;
     let graph = model::resolve(&training.model)?;
@@ -181,7 +181,7 @@ pub fn tune(context: &Context<'_>, request: &TuneRequest) -> Result<Tuned, Plann
 }
 
 /// Warns if the user names a library that is not used; where none is named, none is missed.
-fn warn_of_onednn(context: &Context<'_>, processing: &Processing) {
+fn warn_of_onednn(context: &Context, processing: &Processing) {
     let LibrarySearch::File(_) = context.environment().onednn else {
         return;
     };
@@ -198,7 +198,7 @@ fn warn_of_onednn(context: &Context<'_>, processing: &Processing) {
 ///
 /// Errors: no convolution, or a failed measurement.
 fn measure(
-    context: &Context<'_>,
+    context: &Context,
     request: &TuneRequest,
     subject: &Subject<'_>,
     (kernels, menu): (KernelSet, &dyn Menu),

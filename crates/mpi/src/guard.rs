@@ -1,7 +1,8 @@
-//! Timeouts; a guard ends the process when a call of MPI does not return.
+//! Timeouts; a guard tells when a call of MPI does not return.
 
 use partita_run::{Clock, SystemClock, Watchdog};
 use partita_space::Seconds;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -9,22 +10,24 @@ use std::time::Duration;
 /// Polling interval of a guard.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Writes a message and ends the process.
-pub type EndProcess = fn(&str) -> !;
+/// Called with a message, on another thread, when a call of MPI does not return. It may end the process; where it
+/// returns, the call goes on waiting.
+pub type OnTimeout = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Ends the process after a limit: some calls of MPI wait for other ranks without one, and a rank that died
-/// never answers.
+/// Tells of a call that takes longer than a limit: some calls of MPI wait for other ranks without one, and a rank
+/// that died never answers.
 pub(crate) struct Guard {
     _alive: Option<Sender<()>>,
 }
 
 impl Guard {
     /// Watches over `what` until it is dropped.
-    pub(crate) fn over(what: &str, limit: Duration, end: EndProcess) -> Self {
+    pub(crate) fn over(what: &str, limit: Duration, on_timeout: &OnTimeout) -> Self {
         let text = format!(
             "{what} did not return within {:.1} s: a rank died, hangs or never started",
             limit.as_secs_f64()
         );
+        let on_timeout = Arc::clone(on_timeout);
         let (alive, watched) = channel::<()>();
         let watch = move || {
             let mut timeout = Timeout::start(limit);
@@ -32,7 +35,7 @@ impl Guard {
                 watched.recv_timeout(POLL_INTERVAL.min(limit / 20))
             {
                 if timeout.is_over() {
-                    end(&text);
+                    return on_timeout(&text);
                 }
             }
         };

@@ -10,7 +10,7 @@
 //! Ranks exchange control messages on a communicator of their own (`control`): heartbeats while a rank prepares,
 //! and the reason when one fails. A rank whose watchdog fires reports its failure to all others. A rank that does
 //! not answer within four seconds is the missing one, however many ranks wait for each other. Blocking calls of MPI
-//! (Init, Comm_split, Finalize, Abort) are guarded by a thread that ends the process. All timeouts are polled
+//! (Init, Comm_split, Finalize, Abort) are guarded by a thread that calls back (`OnTimeout`), where the binary ends the process. All timeouts are polled
 //! (`run::Watchdog`), and a gap between two polls counts for at most a tenth of the limit: a process that was
 //! stopped (SIGSTOP, Ctrl-Z) does not blame others for it.
 //!
@@ -39,7 +39,7 @@ mod world;
 
 pub use abi::{Constants, Family, Handles, Predefined};
 pub use call::MpiError;
-pub use guard::EndProcess;
+pub use guard::OnTimeout;
 pub use library::{Library, LibrarySearch, LoadError};
 pub use transport::{Collectives, MpiTransport};
 pub use world::{LivenessReport, World, WorldError, WorldOptions};

@@ -3,7 +3,7 @@
 use crate::call::{Mpi, MpiError, Raw};
 use crate::collectives::LibraryCollectives;
 use crate::control::{Control, ControlKind};
-use crate::guard::{EndProcess, Guard, Timeout};
+use crate::guard::{Guard, OnTimeout, Timeout};
 use crate::library::Library;
 use crate::point_to_point::{MpiPointToPoint, Tags};
 use crate::transport::{Collectives, MpiTransport};
@@ -83,12 +83,12 @@ pub enum WorldError {
 }
 
 /// Options of [`World::open`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct WorldOptions {
     /// Longest time that a blocking call may take, and that other ranks may be silent.
     pub limit: Seconds,
-    /// Ends the process when a call does not return.
-    pub end: EndProcess,
+    /// Called when a call does not return.
+    pub on_timeout: OnTimeout,
 }
 
 /// Which ranks have failed and which no longer answer.
@@ -110,14 +110,14 @@ pub struct World {
     tag_max: u64,
     messages: Raw,
     control: Rc<RefCell<Control>>,
-    end: EndProcess,
+    on_timeout: OnTimeout,
     limit: Cell<Duration>,
 }
 
 impl World {
     /// Starts MPI.
     ///
-    /// Errors: a call that fails. One that does not return ends the process.
+    /// Errors: a call that fails. `on_timeout` is called where one does not return.
     pub fn open(library: Library, options: WorldOptions) -> Result<Self, WorldError> {
         Self::start(library, options).map_err(WorldError::Start)
     }
@@ -125,7 +125,7 @@ impl World {
     fn start(library: Library, options: WorldOptions) -> Result<Self, MpiError> {
         let limit = Duration::from_secs_f64(options.limit.0);
         let mpi = Rc::clone(&library.mpi);
-        let guard = Guard::over("MPI_Init_thread", limit, options.end);
+        let guard = Guard::over("MPI_Init_thread", limit, &options.on_timeout);
         let provided = mpi.init()?;
         let (rank, size) = mpi.rank_and_size()?;
         let messages = mpi.dup(mpi.comm_world)?;
@@ -146,7 +146,7 @@ impl World {
             tag_max,
             messages,
             control: Rc::new(RefCell::new(control)),
-            end: options.end,
+            on_timeout: options.on_timeout,
             limit: Cell::new(limit),
         })
     }
@@ -190,14 +190,16 @@ impl World {
             let start = Instant::now();
             let mut last = Instant::now();
             let mut failed: Option<Timeout> = None;
+            let mut is_told = false;
             while !worker.is_finished() {
                 self.send_heartbeats(&mut last);
                 // Ranks that wait for a rank that cannot be reached will notice.
                 let _ = self.control.borrow_mut().progress();
                 if !self.control.borrow().failures().is_empty() {
                     let patience = || Timeout::start(ANSWER_LIMIT + SHUTDOWN_LIMIT);
-                    if failed.get_or_insert_with(patience).is_over() {
-                        (self.end)("another rank failed while this one was at work");
+                    let is_late = failed.get_or_insert_with(patience).is_over();
+                    if is_late && !std::mem::replace(&mut is_told, true) {
+                        (self.on_timeout)("another rank failed while this one was at work");
                     }
                 }
                 thread::sleep(poll_interval(start.elapsed()));
@@ -250,9 +252,9 @@ impl World {
     /// Carries the messages of a sample store from now on, while this rank runs programs and wherever it waits. All
     /// ranks call it, at the same point.
     ///
-    /// Errors: a call that fails. One that does not return ends the process.
+    /// Errors: a call that fails. `on_timeout` is called where one does not return.
     pub fn carry_samples(&self, messages: Box<dyn SampleMessages>) -> Result<(), WorldError> {
-        let guard = Guard::over("MPI_Comm_dup", self.limit.get(), self.end);
+        let guard = Guard::over("MPI_Comm_dup", self.limit.get(), &self.on_timeout);
         let comm = self.mpi.dup(self.mpi.comm_world);
         drop(guard);
         let carried = comm.and_then(|comm| self.control.borrow_mut().carry(comm, messages));
@@ -377,7 +379,7 @@ impl World {
             if members.is_empty() {
                 members.push(self.rank);
             }
-            let guard = Guard::over("MPI_Comm_split", self.limit.get(), self.end);
+            let guard = Guard::over("MPI_Comm_split", self.limit.get(), &self.on_timeout);
             let place = members.iter().position(|&member| member == self.rank);
             let key = place.unwrap_or_default();
             let comm = self.mpi.split(self.mpi.comm_world, members[0], key);
@@ -443,7 +445,7 @@ impl World {
 
     /// Finalizes MPI on all ranks, after their shutdown messages.
     ///
-    /// Errors: a call that fails. One that does not return ends the process.
+    /// Errors: a call that fails. `on_timeout` is called where one does not return.
     pub fn close(self) -> Result<(), WorldError> {
         self.shut_down(&[]);
         let fault = |error| WorldError::Call {
@@ -458,13 +460,13 @@ impl World {
                 thread::sleep(POLL_INTERVAL);
             }
         }
-        let _guard = Guard::over("MPI_Finalize", self.limit.get(), self.end);
+        let _guard = Guard::over("MPI_Finalize", self.limit.get(), &self.on_timeout);
         self.mpi.finalize().map_err(fault)
     }
 
     /// Aborts the job on all hosts.
     pub fn abort(self, code: u8) {
-        let _guard = Guard::over("MPI_Abort", ABORT_LIMIT, self.end);
+        let _guard = Guard::over("MPI_Abort", ABORT_LIMIT, &self.on_timeout);
         // If it fails, this process exits with an error, which its launcher sees.
         let _ = self.mpi.abort(code.into());
     }

@@ -11,6 +11,7 @@ use partita_testkit::{
     random_staged_case,
 };
 use std::process::{Command, Stdio, abort};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 #[global_allocator]
@@ -73,7 +74,7 @@ fn run_cases(family: &str) {
     };
     let options = WorldOptions {
         limit: Seconds(60.0),
-        end: exit_on_timeout,
+        on_timeout: Arc::new(|what| exit_on_timeout(what)),
     };
     let world = World::open(Library::load(&wanted).unwrap(), options).unwrap();
     assert_eq!(world.size(), RANKS);

@@ -6,7 +6,7 @@ use partita_onednn::LoadError as OneDnnError;
 use partita_site::cores::{CoreHolder, holders};
 use partita_site::foreign::{Found, LIBRARIES, Library, Loader, ONEDNN};
 use partita_site::kernel_set::KernelSet;
-use partita_site::{Context, Environment, Host};
+use partita_site::{Context, Host};
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ pub struct LibraryFinding {
 }
 
 /// Inspects this machine. Under a launcher this initializes and finalizes MPI.
-pub fn doctor(context: &Context<'_>) -> Diagnosis {
+pub fn doctor(context: &Context) -> Diagnosis {
     let environment = context.environment();
     let loader = Loader::of_this_machine(&environment.loader);
     let libraries = LIBRARIES.iter();
@@ -112,12 +112,12 @@ pub fn doctor(context: &Context<'_>) -> Diagnosis {
             .collect(),
         devices: devices.into_iter().map(device_finding).collect(),
         devices_remedy,
-        mpi: mpi_finding(environment),
+        mpi: mpi_finding(context),
     }
 }
 
 /// oneDNN is loaded, since a file may be named that the loader does not find, or be of another version.
-fn onednn_finding(library: &Library, context: &Context<'_>) -> LibraryFinding {
+fn onednn_finding(library: &Library, context: &Context) -> LibraryFinding {
     let processing = context.processing(1);
     let loaded = processing.onednn.library();
     let remedy = |error: &OneDnnError| match error {
@@ -165,7 +165,8 @@ fn finding(library: &Library, found: Option<Found>) -> LibraryFinding {
     }
 }
 
-fn mpi_finding(environment: &Environment) -> MpiFinding {
+fn mpi_finding(context: &Context) -> MpiFinding {
+    let environment = context.environment();
     let library = match Mpi::load(&environment.mpi()) {
         Ok(library) => library,
         Err(error) => return lacking(&error),
@@ -181,7 +182,7 @@ fn mpi_finding(environment: &Environment) -> MpiFinding {
     }
     let options = WorldOptions {
         limit: START_LIMIT,
-        end: environment.exit_on_timeout,
+        on_timeout: context.on_timeout(),
     };
     let started = World::open(library, options).and_then(|world| {
         finding.thread_level = Some(world.thread_level());

@@ -7,6 +7,7 @@ use crate::local_ranks::{Ranks, setting};
 use crate::progress::{Event, Progress, Silent};
 use crate::times::{NoScratch, Times};
 use partita_cpu::Level;
+use partita_mpi::OnTimeout;
 use partita_onednn::{NAME, OneDnn};
 use partita_program::{Configuration, Menu};
 use partita_space::Seconds;
@@ -15,33 +16,29 @@ use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-static NEVER: AtomicBool = AtomicBool::new(false);
-
-/// The context of a verb. A process needs only one, as it holds measured times.
-pub struct Context<'c> {
+/// The context of a verb, which owns what it holds. A process needs only one, as it holds measured times.
+pub struct Context {
     environment: Environment,
     times: Times,
-    progress: &'c dyn Progress,
-    cancel: &'c AtomicBool,
+    progress: Arc<dyn Progress>,
+    cancel: Arc<AtomicBool>,
     onednn: Arc<OneDnn>,
     core_locks: CoreLocks,
     /// What rank 0 of a job has measured.
     shared: OnceLock<Catalog>,
 }
 
-impl Context<'static> {
+impl Context {
     /// A context without progress listener and cancellation.
     pub fn new(environment: Environment) -> Self {
-        Self::watched(environment, &Silent, &NEVER)
+        Self::watched(environment, Arc::new(Silent), Arc::default())
     }
-}
 
-impl<'c> Context<'c> {
     /// A context that reports to `progress`, and whose work ends early once `cancel` is set.
     pub fn watched(
         environment: Environment,
-        progress: &'c dyn Progress,
-        cancel: &'c AtomicBool,
+        progress: Arc<dyn Progress>,
+        cancel: Arc<AtomicBool>,
     ) -> Self {
         let path = environment.measured_times.clone();
         let temporary = environment.temporary.clone();
@@ -63,8 +60,17 @@ impl<'c> Context<'c> {
     }
 
     /// The cancellation flag: ranks end within a second, and partial files are removed.
-    pub fn cancel(&self) -> &'c AtomicBool {
-        self.cancel
+    pub fn cancel(&self) -> &AtomicBool {
+        &self.cancel
+    }
+
+    /// What is called when a call of a foreign library does not return.
+    pub fn on_timeout(&self) -> OnTimeout {
+        let progress = Arc::clone(&self.progress);
+        match self.environment.on_timeout {
+            Some(call) => Arc::new(call),
+            None => Arc::new(move |text| progress.report(Event::Failure(text))),
+        }
     }
 
     /// Whether the work is to end early.
@@ -126,12 +132,13 @@ impl<'c> Context<'c> {
 
     /// The measurements under a setting, those of oneDNN in its present version included.
     pub fn measurements(&self, setting: &Setting) -> Measurements {
-        let mut all = self.times.measurements(setting, self.progress);
+        let mut all = self.times.measurements(setting, &*self.progress);
         // Where nothing of it was measured, it is not loaded.
         let is_onednn = |other: &Setting| other.backend.starts_with(&onednn_backend(setting, ""));
-        let may_have = self.onednn.is_loaded() || self.times.has_setting(is_onednn, self.progress);
+        let may_have =
+            self.onednn.is_loaded() || self.times.has_setting(is_onednn, &*self.progress);
         if may_have && let Some(own) = self.onednn_setting(setting) {
-            all.merge(&self.times.measurements(&own, self.progress));
+            all.merge(&self.times.measurements(&own, &*self.progress));
         }
         all
     }
@@ -186,25 +193,25 @@ impl<'c> Context<'c> {
             configuration.is_ok_and(|it| it.uses(NAME))
         };
         let (of_onednn, rest) = new.clone().partition(&is_onednn);
-        self.times.keep(setting, &rest, self.progress);
+        self.times.keep(setting, &rest, &*self.progress);
         if of_onednn.kernels.is_empty() {
             return;
         }
         if let Some(own) = self.onednn_setting(setting) {
-            self.times.keep(&own, &of_onednn, self.progress);
+            self.times.keep(&own, &of_onednn, &*self.progress);
         }
     }
 
     /// Warns if measured times cannot be kept.
     pub fn before_measuring(&self) {
-        self.times.before_measuring(self.progress);
+        self.times.before_measuring(&*self.progress);
     }
 
     /// An anonymous temporary file with these contents.
     ///
     /// Errors: no folder can be written.
     pub fn scratch_file(&self, contents: &[u8]) -> Result<File, NoScratch> {
-        self.times.scratch_file(contents, self.progress)
+        self.times.scratch_file(contents, &*self.progress)
     }
 }
 

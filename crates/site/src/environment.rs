@@ -58,8 +58,9 @@ pub struct Environment {
     pub temporary: PathBuf,
     /// The binary `partita`, which a training starts to load samples or validate.
     pub executable: Option<PathBuf>,
-    /// Ends the process with a message when a call of a foreign library does not return. Called on another thread.
-    pub exit_on_timeout: fn(&str) -> !,
+    /// Called with a message, on another thread, when a call of a foreign library does not return; it may end the
+    /// process. Without it that is an [`Event::Failure`](crate::Event::Failure), and the call goes on waiting.
+    pub on_timeout: Option<fn(&str)>,
 }
 
 /// An environment variable with an invalid value.
@@ -110,7 +111,7 @@ impl Default for Environment {
             home: None,
             temporary: PathBuf::from("/tmp"),
             executable: None,
-            exit_on_timeout: |text| panic!("{text}"),
+            on_timeout: None,
         }
     }
 }

@@ -41,7 +41,7 @@ use world::World;
 
 /// The ranks of a run: threads of this process, or processes under a launcher, of which this is one.
 pub struct Launch<'c> {
-    context: &'c Context<'c>,
+    context: &'c Context,
     world: Box<dyn World + 'c>,
 }
 
@@ -49,7 +49,7 @@ impl<'c> Launch<'c> {
     /// An MPI job if a launcher started several processes, else threads.
     ///
     /// Errors: no MPI library for the launcher.
-    pub fn join(context: &'c Context<'c>) -> Result<Self, LaunchError> {
+    pub fn join(context: &'c Context) -> Result<Self, LaunchError> {
         let launcher = context.environment().launcher.as_ref();
         let Some(launcher) = launcher.filter(|launcher| launcher.has_several()) else {
             return Ok(Self::threads(context));
@@ -63,7 +63,7 @@ impl<'c> Launch<'c> {
     }
 
     /// Threads of this process.
-    pub fn threads(context: &'c Context<'c>) -> Self {
+    pub fn threads(context: &'c Context) -> Self {
         Self {
             context,
             world: Box::new(Threads { context }),
@@ -71,7 +71,7 @@ impl<'c> Launch<'c> {
     }
 
     /// The context of the verb.
-    pub fn context(&self) -> &'c Context<'c> {
+    pub fn context(&self) -> &'c Context {
         self.context
     }
 

@@ -53,7 +53,7 @@ pub enum Event<'e> {
 }
 
 /// Receives events, on any thread.
-pub trait Progress: Sync {
+pub trait Progress: Send + Sync {
     /// Handles an event. The work waits until it returns.
     fn report(&self, event: Event<'_>);
 }
@@ -66,7 +66,7 @@ impl Progress for Silent {
     fn report(&self, _: Event<'_>) {}
 }
 
-impl<F: Fn(Event<'_>) + Sync> Progress for F {
+impl<F: Fn(Event<'_>) + Send + Sync> Progress for F {
     fn report(&self, event: Event<'_>) {
         self(event);
     }

@@ -155,7 +155,7 @@ pub struct Trained {
 /// assert!(fs::exists(&trained.result.files.weights)?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn train(context: &Context<'_>, request: &TrainRequest) -> Result<Option<Trained>, TrainError> {
+pub fn train(context: &Context, request: &TrainRequest) -> Result<Option<Trained>, TrainError> {
     let launch = run::join(context, &request.run_file, request.cores.as_deref())?;
     train_with(&launch, request).map_err(|error| launch.shut_down(error))
 }
@@ -474,7 +474,7 @@ fn check_request(
 
 /// The strategy of a run: as given, which is checked before, or chosen.
 fn strategy(
-    context: &Context<'_>,
+    context: &Context,
     run: &Run,
     graph: &Graph,
     stored: DType,
@@ -713,7 +713,7 @@ impl<'r> Task<'r, '_> {
 }
 
 fn listener<'c>(
-    context: &'c Context<'c>,
+    context: &'c Context,
     run: &Run,
     session: &Session<'_>,
     (metrics, curve): (Option<&'c Metrics>, &'c Mutex<LossCurve>),

@@ -95,7 +95,7 @@ pub struct Best {
 ///
 /// Errors: a missing cost.
 pub fn gather(
-    context: &Context<'_>,
+    context: &Context,
     target: &Target<'_>,
     training: Request<'_>,
     (ranks, budget): (usize, Option<Seconds>),
@@ -162,7 +162,7 @@ fn counts(ranks: usize) -> Vec<usize> {
 }
 
 fn scaling(
-    context: &Context<'_>,
+    context: &Context,
     target: &Target<'_>,
     training: Request<'_>,
     (ranks, budget): (usize, Option<Seconds>),
@@ -237,7 +237,7 @@ fn can_be_simulated(target: &Target<'_>, fits: bool) -> bool {
 }
 
 fn add_ranked(
-    (context, target): (&Context<'_>, &Target<'_>),
+    (context, target): (&Context, &Target<'_>),
     facts: &mut Figures,
     training: Request<'_>,
     candidates: &[RankedStrategy],
@@ -271,7 +271,7 @@ fn add_ranked(
 /// Adds refused and pruned candidates that can be lowered, those that do not fit in memory first. Pipelines with
 /// open layers are omitted.
 fn add_refused(
-    context: &Context<'_>,
+    context: &Context,
     facts: &mut Figures,
     target: &Target<'_>,
     training: Request<'_>,

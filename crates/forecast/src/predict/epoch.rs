@@ -172,7 +172,7 @@ impl Epoch {
     /// Errors: as [`predict`](super::predict()) of an evaluation.
     pub fn predict(
         &self,
-        context: &Context<'_>,
+        context: &Context,
         graph: &Graph,
         request: &PredictRequest,
         step: &Prediction,
@@ -262,7 +262,7 @@ fn busiest(ranks: usize, loaders: usize) -> f64 {
 
 /// A step of the evaluation, as fast as the ranks do it.
 fn evaluation(
-    context: &Context<'_>,
+    context: &Context,
     request: &PredictRequest,
     graph: &Graph,
 ) -> Result<Prediction, PlanningError> {
@@ -278,7 +278,7 @@ fn evaluation(
 
 /// Time that a snapshot of the parameters travels to a validator, on a machine whose links are known.
 fn sending(
-    context: &Context<'_>,
+    context: &Context,
     request: &PredictRequest,
     graph: &Graph,
 ) -> Result<Seconds, PlanningError> {

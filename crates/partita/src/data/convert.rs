@@ -14,7 +14,7 @@ const BESIDE: u64 = 1 << 20;
 /// On cancellation nothing is left. Errors: files without samples or answers, values that cannot be trained on,
 /// a full disk.
 pub fn convert_data(
-    context: &Context<'_>,
+    context: &Context,
     asked: &ConvertSpec,
 ) -> Result<DatasetSummary, DatasetError> {
     let conversion = Conversion::find(asked)?;

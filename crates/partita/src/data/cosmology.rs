@@ -29,7 +29,7 @@ pub struct CosmologyRequest {
 ///
 /// Errors: a request that cannot be met; a folder that cannot be written; a cancellation, which removes all files.
 pub fn make_cosmology(
-    context: &Context<'_>,
+    context: &Context,
     request: &CosmologyRequest,
 ) -> Result<DatasetSummary, DatasetError> {
     let mut spec = CosmologySpec {

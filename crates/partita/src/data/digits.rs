@@ -32,7 +32,7 @@ pub struct DigitsRequest {
 ///
 /// Errors: as [`make_cosmology`](super::make_cosmology).
 pub fn make_digits(
-    context: &Context<'_>,
+    context: &Context,
     request: &DigitsRequest,
 ) -> Result<DatasetSummary, DatasetError> {
     let task = request.task;

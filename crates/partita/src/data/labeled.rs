@@ -38,7 +38,7 @@ pub struct ShapesRequest {
 ///
 /// Errors: as [`make_cosmology`](super::make_cosmology).
 pub fn make_segmentation(
-    context: &Context<'_>,
+    context: &Context,
     request: &SegmentationRequest,
 ) -> Result<DatasetSummary, DatasetError> {
     let spec = SegmentationSpec {
@@ -78,7 +78,7 @@ pub fn make_segmentation(
 ///
 /// Errors: as [`make_cosmology`](super::make_cosmology).
 pub fn make_shapes(
-    context: &Context<'_>,
+    context: &Context,
     request: &ShapesRequest,
 ) -> Result<DatasetSummary, DatasetError> {
     let spec = ShapesSpec {

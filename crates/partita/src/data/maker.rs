@@ -102,7 +102,7 @@ impl<'a> DatasetMaker<'a> {
     /// On cancellation the writer is dropped, which removes its files.
     pub fn make<T: Send + 'static>(
         &self,
-        context: &Context<'_>,
+        context: &Context,
         spec: &DatasetSpec,
         one: impl Fn(u64) -> Result<T, SynthError> + Clone + Send + 'static,
         append: impl Fn(&mut DatasetWriter, Split, T) -> Result<(), DataError>,
@@ -182,7 +182,7 @@ pub fn integer(number: u64) -> toml::Value {
 /// Makes the samples of a round on several threads, in order. On cancellation it returns none at once; the
 /// threads end after their samples.
 fn make_round<T: Send + 'static>(
-    context: &Context<'_>,
+    context: &Context,
     one: &(impl Fn(u64) -> Result<T, SynthError> + Clone + Send + 'static),
     round: &[(Split, u64)],
     threads: usize,

@@ -35,7 +35,7 @@ fn failed(rank: Rank, error: &DataError) -> RunError {
 ///
 /// Errors: the first rank that cannot read its samples or has no memory for them; a stop.
 pub fn preload(
-    context: &Context<'_>,
+    context: &Context,
     store: &SampleStore,
     ranks: impl Iterator<Item = Rank>,
     epoch: u64,

@@ -35,7 +35,7 @@ const LIMIT: Seconds = Seconds(60.0);
 
 /// All ranks of a job, seen by one of them.
 pub struct Job<'c> {
-    context: &'c Context<'c>,
+    context: &'c Context,
     /// `None` once MPI is finalized.
     world: RefCell<Option<MpiWorld>>,
     rank: Rank,
@@ -120,16 +120,13 @@ impl<'c> Job<'c> {
     /// Joins the job of a launcher. `None` if it has one process.
     ///
     /// Errors: no MPI library, or one of another launcher.
-    pub fn join(
-        context: &'c Context<'c>,
-        launcher: &Launcher,
-    ) -> Result<Option<Self>, LaunchError> {
+    pub fn join(context: &'c Context, launcher: &Launcher) -> Result<Option<Self>, LaunchError> {
         let sign = launcher.sign;
         let library = Library::load(&context.environment().mpi());
         let library = library.map_err(|reason| LaunchError::NoMpi { sign, reason })?;
         let options = WorldOptions {
             limit: LIMIT,
-            end: context.environment().exit_on_timeout,
+            on_timeout: context.on_timeout(),
         };
         let file = library.file.clone();
         let world = MpiWorld::open(library, options)?;

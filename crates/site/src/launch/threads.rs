@@ -21,7 +21,7 @@ use std::ops::Range;
 /// All ranks of a run, as threads of this process.
 pub struct Threads<'c> {
     /// The context of the verb.
-    pub context: &'c Context<'c>,
+    pub context: &'c Context,
 }
 
 impl World for Threads<'_> {

@@ -17,7 +17,7 @@ use partita_space::Bytes;
 ///
 /// Errors: no strategy fits, or a failed measurement.
 pub fn choose_strategy(
-    context: &Context<'_>,
+    context: &Context,
     (run, statistics): (&Run, BatchNormStatistics),
     graph: &Graph,
     stored: DType,

@@ -67,7 +67,7 @@ pub struct EvaluateResult {
 ///
 /// Errors: a run that cannot be, found before any rank starts; weights of another model; a failure of a rank.
 pub fn evaluate(
-    context: &Context<'_>,
+    context: &Context,
     request: &ForwardRequest,
 ) -> Result<Option<EvaluateResult>, TrainError> {
     let launch = run::join(context, &request.run_file, request.cores.as_deref())?;

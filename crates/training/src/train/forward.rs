@@ -729,7 +729,7 @@ fn whole(graph: &Graph, dataset: &Dataset) -> Result<Graph, String> {
 }
 
 /// Reports how many samples are done.
-fn samples_listener<'c>(context: &'c Context<'c>, total: usize) -> Listener<'c> {
+fn samples_listener<'c>(context: &'c Context, total: usize) -> Listener<'c> {
     let mut made = 0;
     Box::new(move |progress| match progress {
         Progress::Evaluated { samples, .. } => {

@@ -112,10 +112,7 @@ pub struct InferResult {
 /// the folder of the file. Else all ranks are threads of this process.
 ///
 /// Errors: a run that cannot be, found before any rank starts; weights of another model; a failure of a rank.
-pub fn infer(
-    context: &Context<'_>,
-    request: &InferRequest,
-) -> Result<Option<InferResult>, TrainError> {
+pub fn infer(context: &Context, request: &InferRequest) -> Result<Option<InferResult>, TrainError> {
     let launch = run::join(
         context,
         &request.forward.run_file,

@@ -239,7 +239,7 @@ fn of_loss(of: &Forward, shape: PredictionShape) -> Forward {
 /// Computes the loss of volumes in a training, after the tiles of an epoch are joined.
 struct InnerLoss<'t> {
     loss: &'t JoinedLoss,
-    context: &'t Context<'t>,
+    context: &'t Context,
     /// Ends the training.
     cancel: &'t AtomicBool,
 }
@@ -382,7 +382,7 @@ impl JoinedValidation {
     pub fn inner<'t>(
         &'t self,
         files: &'t TileFiles,
-        context: &'t Context<'t>,
+        context: &'t Context,
         cancel: &'t AtomicBool,
     ) -> InnerValidation<'t> {
         InnerValidation {

@@ -16,7 +16,7 @@ type NamedMachine = (Option<DescribedMachine>, Option<String>);
 /// Reading takes no time on a machine whose file system is not described, unless samples stay in memory.
 ///
 /// Errors: no such machine, too few devices.
-pub fn named_machine(context: &Context<'_>, run: &Run) -> Result<NamedMachine, TrainError> {
+pub fn named_machine(context: &Context, run: &Run) -> Result<NamedMachine, TrainError> {
     let named = run.machine.as_deref();
     let Some(name) = named.filter(|name| !machine::is_local(name)) else {
         return Ok((None, None));

@@ -186,7 +186,7 @@ impl Offload {
     /// Runs the ranks, and reports meanwhile what they say about their processes. Gives these warnings too.
     pub fn while_reporting<R>(
         &self,
-        context: &Context<'_>,
+        context: &Context,
         work: impl FnOnce() -> R,
     ) -> (R, Vec<String>) {
         let said = self

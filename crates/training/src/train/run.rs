@@ -149,7 +149,7 @@ pub struct Run {
 /// Errors: none of the cores can be used; no MPI library for the launcher. A run file that cannot be read is reported when the
 /// run is merged, once for all ranks.
 pub fn join<'c>(
-    context: &'c Context<'c>,
+    context: &'c Context,
     run_file: &Path,
     cores: Option<&[usize]>,
 ) -> Result<Launch<'c>, TrainError> {

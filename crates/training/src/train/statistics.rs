@@ -262,7 +262,7 @@ fn fitted(
 }
 
 fn computed(
-    context: &Context<'_>,
+    context: &Context,
     run: &Run,
     host: &Host,
     dataset: &Dataset,

@@ -19,18 +19,19 @@ mod tuned;
 use crate::train::{TrainError, TrainRequest, Trained, train_with};
 use partita_site::launch::Launch;
 use partita_site::{Context, Environment, Progress};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Trains on threads; times that are measured are kept for the next test.
 fn train(
     request: &TrainRequest,
-    progress: &dyn Progress,
-    cancel: &AtomicBool,
+    progress: impl Progress + 'static,
+    cancel: &Arc<AtomicBool>,
 ) -> Result<Trained, TrainError> {
     let mut environment = Environment::default();
     let times = environment.temporary.join("partita-tests/measured.sqlite");
     environment.measured_times = Some(times);
-    let context = Context::watched(environment, progress, cancel);
+    let context = Context::watched(environment, Arc::new(progress), Arc::clone(cancel));
     let trained = train_with(&Launch::threads(&context), request)?;
     Ok(trained.expect("ranks are threads"))
 }

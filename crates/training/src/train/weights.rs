@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Writes the weights tensor by tensor to the output folder. If that fails, it requests all tensors again for
 /// another folder, so the weights are lost only if no folder can be written.
 pub struct WeightSink<'c> {
-    context: &'c Context<'c>,
+    context: &'c Context,
     /// `None` on a rank that does not write.
     output: Option<Output>,
     /// Alternative folders, the next one last.
@@ -53,7 +53,7 @@ impl SavedWeights {
 impl<'c> WeightSink<'c> {
     /// A sink without a file yet, of weights with this record of their data.
     pub fn new(
-        context: &'c Context<'c>,
+        context: &'c Context,
         run: &Run,
         session: &Session<'_>,
         record: &DataRecord,

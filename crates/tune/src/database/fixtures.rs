@@ -1,6 +1,7 @@
 //! Measurements for tests.
 
 use super::*;
+use partita_oracle::Features;
 use std::fmt::Debug;
 
 pub(crate) fn setting(ranks: usize) -> Setting {

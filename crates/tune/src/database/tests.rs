@@ -5,6 +5,7 @@ use super::fixtures::{
 };
 use super::*;
 use crate::tables::FORMAT;
+use partita_oracle::TransferTime;
 use rusqlite::Connection;
 use std::fs;
 use std::path::PathBuf;

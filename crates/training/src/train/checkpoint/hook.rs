@@ -40,7 +40,7 @@ pub struct LastCheckpoint {
 
 /// The checkpoints of a run, seen by all ranks of this process.
 pub struct Checkpoints<'r> {
-    context: &'r Context<'r>,
+    context: &'r Context,
     config: CheckpointConfig,
     folder: CheckpointFolder,
     session: &'r Session<'r>,
@@ -65,7 +65,7 @@ impl<'r> Checkpoints<'r> {
     /// The checkpoints of a run that starts from `state`; `last` is the one from which it resumes, with the
     /// losses of its steps, and the file of the best weights.
     pub fn new(
-        context: &'r Context<'r>,
+        context: &'r Context,
         run: &Run,
         session: &'r Session<'r>,
         state: TrainingState,

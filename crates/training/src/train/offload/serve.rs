@@ -60,7 +60,7 @@ struct LoaderWork {
 
 /// What all connections share.
 struct Service<'s> {
-    context: &'s Context<'s>,
+    context: &'s Context,
     request: &'s ServeRequest,
     run: Run,
     graph: Graph,
@@ -81,7 +81,7 @@ enum Work {
 ///
 /// Errors: a run file, model or dataset that a training would refuse; an address where nobody can listen.
 pub fn serve(
-    context: &Context<'_>,
+    context: &Context,
     request: &ServeRequest,
     listening: &mut dyn FnMut(&Address),
 ) -> Result<(), TrainError> {

@@ -142,7 +142,7 @@ impl Trainee {
     /// ended before the training did.
     pub fn serve(
         &self,
-        context: &Context<'_>,
+        context: &Context,
         mut stream: Stream,
         rank: usize,
     ) -> Result<usize, String> {
@@ -166,7 +166,7 @@ impl Trainee {
     }
 
     /// Shows rank 0 that this process lives, and ends all connections when it is asked to end.
-    fn keep_alive(&self, context: &Context<'_>, is_first: bool, is_over: &AtomicBool) {
+    fn keep_alive(&self, context: &Context, is_first: bool, is_over: &AtomicBool) {
         while !is_over.load(Ordering::Relaxed) {
             if context.is_cancelled() {
                 self.state().streams.iter().for_each(Stream::close);
@@ -185,7 +185,7 @@ impl Trainee {
         }
     }
 
-    fn take_snapshots(&self, context: &Context<'_>, stream: &mut Stream) -> Result<usize, String> {
+    fn take_snapshots(&self, context: &Context, stream: &mut Stream) -> Result<usize, String> {
         let mut snapshots = 0;
         loop {
             let head: SnapshotHead = match receive(stream) {
@@ -256,7 +256,7 @@ impl Trainee {
     /// Evaluates a snapshot.
     fn evaluate(
         &self,
-        context: &Context<'_>,
+        context: &Context,
         tensors: &BTreeMap<String, Tensor>,
     ) -> Result<Evaluated, String> {
         thread::sleep(self.delay);

@@ -10,7 +10,7 @@ use partita_testkit::synth::{
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use tempfile::TempDir;
 
 pub(super) const LEVELS: &str = "model levels
@@ -118,7 +118,7 @@ pub(super) fn train_text(folder: &TempDir, text: &str) -> Result<Value, String> 
         overwrite: true,
         ..TrainRequest::default()
     };
-    let trained = super::train(&request, &Silent, &AtomicBool::new(false));
+    let trained = super::train(&request, Silent, &Arc::default());
     let trained = trained.map_err(|error| full_text(&error))?;
     let text = serde_json::to_string(&trained.result).unwrap();
     Ok(serde_json::from_str(&text).unwrap())

@@ -11,8 +11,8 @@ use partita_space::Bytes;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -92,8 +92,12 @@ fn write_dataset(path: &Path) {
     writer.finish().unwrap();
 }
 
-fn train(folder: &TempDir, cancel: &AtomicBool) -> Result<Value, TrainError> {
-    let trained = super::train(&request(folder), &Silent, cancel)?;
+fn train(folder: &TempDir) -> Result<Value, TrainError> {
+    trained(folder, &Arc::default())
+}
+
+fn trained(folder: &TempDir, cancel: &Arc<AtomicBool>) -> Result<Value, TrainError> {
+    let trained = super::train(&request(folder), Silent, cancel)?;
     let text = serde_json::to_string(&trained.result).unwrap();
     Ok(serde_json::from_str(&text).unwrap())
 }
@@ -107,7 +111,7 @@ fn request(folder: &TempDir) -> TrainRequest {
 
 fn refused(replaced: &[(&str, &str)]) -> TrainError {
     let folder = case(replaced);
-    let error = train(&folder, &AtomicBool::new(false)).unwrap_err();
+    let error = train(&folder).unwrap_err();
     assert!(
         !folder.path().join("out").exists(),
         "a refused run leaves nothing"
@@ -118,7 +122,7 @@ fn refused(replaced: &[(&str, &str)]) -> TrainError {
 #[test]
 fn a_run_writes_result_weights_and_trace_whole() {
     let folder = case(&[]);
-    let result = train(&folder, &AtomicBool::new(false)).unwrap();
+    let result = train(&folder).unwrap();
     let out = folder.path().join("out");
     let mut names: Vec<String> = fs::read_dir(&out)
         .unwrap()
@@ -168,7 +172,7 @@ fn one_rank_and_two_agree() {
         case(&[]),
         case(&[("ranks = 2", "ranks = 1"), ("depth=2", "auto")]),
     );
-    let results = [&one, &two].map(|folder| train(folder, &AtomicBool::new(false)).unwrap());
+    let results = [&one, &two].map(|folder| train(folder).unwrap());
     let loss = |result: &Value| result["epochs"][5]["validation"]["loss"].as_f64().unwrap();
     let (a, b) = (loss(&results[0]), loss(&results[1]));
     assert!((a / b - 1.0).abs() < 1e-3, "{a} and {b}");
@@ -181,7 +185,7 @@ fn local_statistics_train_as_micro_batches_do() {
         case(&[("depth=2", "data=2,batch_norm=local")]),
         case(&[("ranks = 2", "ranks = 1"), ("depth=2", "data=1,micro=2")]),
     );
-    let results = [&one, &two].map(|folder| train(folder, &AtomicBool::new(false)).unwrap());
+    let results = [&one, &two].map(|folder| train(folder).unwrap());
     for epoch in 0..6 {
         let [a, b] = [0, 1].map(|of| {
             let loss = &results[of]["epochs"][epoch]["training_loss"];
@@ -194,7 +198,7 @@ fn local_statistics_train_as_micro_batches_do() {
 #[test]
 fn auto_takes_local_statistics_on_request() {
     let local = case(&[("depth=2", "auto,batch_norm=local")]);
-    let result = train(&local, &AtomicBool::new(false)).unwrap();
+    let result = train(&local).unwrap();
     let strategy = result["strategy"].as_str().unwrap();
     assert_eq!(
         strategy.contains("data=2"),
@@ -290,7 +294,7 @@ fn invalid_runs_are_refused_before_they_start() {
 #[test]
 fn a_stopped_run_leaves_nothing() {
     let folder = case(&[]);
-    let error = train(&folder, &AtomicBool::new(true)).unwrap_err();
+    let error = trained(&folder, &Arc::new(true.into())).unwrap_err();
     assert!(!folder.path().join("out").exists());
     assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
 }
@@ -317,9 +321,7 @@ fn damaged_data_names_rank_and_file() {
     let length = fs::metadata(&file).unwrap().len();
     let damaged = fs::OpenOptions::new().write(true).open(&file).unwrap();
     damaged.set_len(length - 200).unwrap();
-    let error = train(&folder, &AtomicBool::new(false))
-        .unwrap_err()
-        .to_string();
+    let error = train(&folder).unwrap_err().to_string();
     assert!(error.contains("validation.h5"), "{error}");
 }
 
@@ -329,17 +331,19 @@ fn without_checkpoints_a_request_to_stop_ends_all_ranks_within_a_second_and_leav
         ("epochs = 6", "epochs = 1000000"),
         ("rate = 0.01", "rate = 0.01\n[checkpoint]\nkeep = 0"),
     ]);
-    let (cancel, asked) = (AtomicBool::new(false), Mutex::new(None));
-    let watch = |event: Event<'_>| {
+    let cancel: Arc<AtomicBool> = Arc::default();
+    let asked: Arc<Mutex<Option<Instant>>> = Arc::default();
+    let (stop, noted) = (Arc::clone(&cancel), Arc::clone(&asked));
+    let watch = move |event: Event<'_>| {
         if let Event::Training { progress, .. } = event
             && let Progress::Epoch(report) = progress
             && report.epoch == 1
         {
-            *asked.lock().unwrap() = Some(Instant::now());
-            cancel.store(true, Ordering::Relaxed);
+            *noted.lock().unwrap() = Some(Instant::now());
+            stop.store(true, Ordering::Relaxed);
         }
     };
-    let error = super::train(&request(&folder), &watch, &cancel).unwrap_err();
+    let error = super::train(&request(&folder), watch, &cancel).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
     let late = asked.lock().unwrap().expect("it came to its second epoch");
     assert!(
@@ -352,7 +356,7 @@ fn without_checkpoints_a_request_to_stop_ends_all_ranks_within_a_second_and_leav
 
 /// Training losses of all epochs.
 fn losses(replaced: &[(&str, &str)]) -> Vec<f64> {
-    let result = train(&case(replaced), &AtomicBool::new(false)).unwrap();
+    let result = train(&case(replaced)).unwrap();
     let epochs = result["epochs"].as_array().unwrap();
     let loss = |epoch: &Value| epoch["training_loss"].as_f64().unwrap();
     epochs.iter().map(loss).collect()
@@ -428,7 +432,7 @@ fn more_accumulated_samples_than_there_are_are_refused() {
 #[test]
 fn a_learning_rate_of_zero_trains_nothing() {
     let folder = case(&[("learning_rate = 0.01", "learning_rate = 0")]);
-    let result = train(&folder, &AtomicBool::new(false)).unwrap();
+    let result = train(&folder).unwrap();
     let epochs = result["epochs"].as_array().unwrap();
     // Samples of an epoch are the same in any order, but for batch norm and rounding.
     for epoch in epochs {
@@ -442,18 +446,19 @@ fn a_learning_rate_of_zero_trains_nothing() {
 fn a_plateau_of_the_validation_loss_lowers_the_rate() {
     let kind = "learning_rate = 0.3\nkind = \"plateau\"\npatience = 0\nfactor = 0.5";
     let folder = case(&[("learning_rate = 0.01", kind)]);
-    let rates: Mutex<Vec<f64>> = Mutex::new(Vec::new());
-    let listener = |event: Event<'_>| {
+    let rates: Arc<Mutex<Vec<f64>>> = Arc::default();
+    let noted = Arc::clone(&rates);
+    let listener = move |event: Event<'_>| {
         if let Event::Training {
             progress: Progress::Step { learning_rate, .. },
             ..
         } = event
         {
-            rates.lock().unwrap().push(*learning_rate);
+            noted.lock().unwrap().push(*learning_rate);
         }
     };
-    let trained = super::train(&request(&folder), &listener, &AtomicBool::new(false)).unwrap();
-    let rates = rates.into_inner().unwrap();
+    let trained = super::train(&request(&folder), listener, &Arc::default()).unwrap();
+    let rates = rates.lock().unwrap();
     let (mut best, mut rate) = (f64::INFINITY, 0.3);
     for (epoch, rates) in trained.result.epochs.iter().zip(rates.chunks(3)) {
         assert_eq!(rates, [rate; 3], "epoch {}", epoch.epoch);

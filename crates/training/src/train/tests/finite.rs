@@ -8,7 +8,7 @@ use partita_input::CheckScope;
 use partita_site::{ErrorKind, Fault, Silent, full_text};
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 
 const VOLUME: usize = 128;
 const CONV: &str = "c1 = conv x filters=3 kernel=3 pad=1 bias=false";
@@ -75,7 +75,7 @@ fn failure(
         check_data: Some(CheckScope::None),
         ..TrainRequest::default()
     };
-    let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
+    let error = super::train(&request, Silent, &Arc::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Failure, "{error}");
     assert!(!folder.path().join("out").exists(), "{error}");
     full_text(&error)
@@ -135,7 +135,7 @@ fn refused(replaced: &[(&str, &str)], voxel: impl Fn(u64, usize) -> f32) -> Stri
         no_prediction: true,
         ..TrainRequest::default()
     };
-    let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
+    let error = super::train(&request, Silent, &Arc::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Request, "{error}");
     assert!(!folder.path().join("out").exists(), "{error}");
     full_text(&error)
@@ -179,7 +179,7 @@ fn a_constant_channel_is_a_warning() {
         no_prediction: true,
         ..TrainRequest::default()
     };
-    let trained = super::train(&request, &Silent, &AtomicBool::new(false));
+    let trained = super::train(&request, Silent, &Arc::default());
     let trained = trained.unwrap();
     let warnings = trained.result.warnings.join("; ");
     let says = "channel 1 is 2.5 everywhere in the 10 samples that were looked at";
@@ -267,7 +267,7 @@ fn the_layer_is_found_from_the_last_checkpoint_on() {
         no_prediction: true,
         ..TrainRequest::default()
     };
-    let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
+    let error = super::train(&request, Silent, &Arc::default()).unwrap_err();
     let error = full_text(&error);
     assert_parts(&error, &["it began in the ", "its last checkpoint is "]);
 }

@@ -6,7 +6,7 @@ use partita_site::launch::Launch;
 use partita_site::{Context, Environment, Silent};
 use serde_json::Value;
 use std::fs;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// The result of a run on two ranks, with a kernel set and lines about the precision.
@@ -40,7 +40,7 @@ fn error_of(folder: &TempDir) -> String {
         no_prediction: true,
         ..TrainRequest::default()
     };
-    let error = super::train(&request, &Silent, &AtomicBool::new(false)).unwrap_err();
+    let error = super::train(&request, Silent, &Arc::default()).unwrap_err();
     error.to_string()
 }
 
@@ -187,7 +187,7 @@ fn a_run_that_ended_before_its_first_checkpoint_begins_anew() {
         resume: ResumeFrom::Auto,
         ..TrainRequest::default()
     };
-    let run = |request: &TrainRequest| super::train(request, &Silent, &AtomicBool::new(false));
+    let run = |request: &TrainRequest| super::train(request, Silent, &Arc::default());
     assert!(run(&request).is_err());
     assert!(folder.path().join("out/metrics.jsonl").exists());
     let text = fs::read_to_string(&file).unwrap();

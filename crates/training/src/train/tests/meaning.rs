@@ -11,8 +11,7 @@ use partita_input::PredictionKind;
 use partita_site::{Context, Environment, Event, full_text};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 const CLASSES: &str = "model classes
@@ -31,14 +30,14 @@ loss = mse fc
 
 struct Case {
     folder: TempDir,
-    said: Mutex<String>,
+    said: Arc<Mutex<String>>,
 }
 
 impl Case {
     fn new(model: &str, more: &str) -> Self {
         let case = Self {
             folder: tempfile::tempdir().unwrap(),
-            said: Mutex::default(),
+            said: Arc::default(),
         };
         fs::write(case.at("net.model"), model).unwrap();
         case.run_file(more);
@@ -57,16 +56,20 @@ impl Case {
         fs::write(self.at("run.toml"), text).unwrap();
     }
 
-    fn with_context<T>(&self, work: impl FnOnce(&Context<'_>) -> T) -> T {
+    fn with_context<T>(&self, work: impl FnOnce(&Context) -> T) -> T {
         self.said.lock().unwrap().clear();
-        let progress = |event: Event<'_>| {
+        let said = Arc::clone(&self.said);
+        let progress = move |event: Event<'_>| {
             if let Event::Note(text) | Event::Warning(text) = event {
-                *self.said.lock().unwrap() += text;
+                *said.lock().unwrap() += text;
             }
         };
-        let cancel = AtomicBool::new(false);
         let environment = Environment::default();
-        work(&Context::watched(environment, &progress, &cancel))
+        work(&Context::watched(
+            environment,
+            Arc::new(progress),
+            Arc::default(),
+        ))
     }
 
     fn train(&self, resume: ResumeFrom) -> Result<(), String> {

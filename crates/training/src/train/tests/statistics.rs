@@ -12,8 +12,7 @@ use partita_weights::{load, save};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 const MODEL: &str = "model small
@@ -40,7 +39,7 @@ fn dataset(path: &Path, levels: &[i16]) {
 struct Case {
     folder: TempDir,
     /// Notes and warnings of the last verb.
-    said: Mutex<Vec<String>>,
+    said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Case {
@@ -49,7 +48,7 @@ impl Case {
         let folder = tempfile::tempdir().unwrap();
         let case = Self {
             folder,
-            said: Mutex::default(),
+            said: Arc::default(),
         };
         fs::write(case.at("net.model"), MODEL).unwrap();
         dataset(&case.at("set"), &[4, 8, 12, 16]);
@@ -71,19 +70,19 @@ impl Case {
         fs::write(self.at("run.toml"), text).unwrap();
     }
 
-    fn with_context<T>(&self, work: impl FnOnce(&Context<'_>) -> T) -> T {
+    fn with_context<T>(&self, work: impl FnOnce(&Context) -> T) -> T {
         self.said.lock().unwrap().clear();
-        let progress = |event: Event<'_>| match event {
+        let said = Arc::clone(&self.said);
+        let progress = move |event: Event<'_>| match event {
             Event::Note(text) | Event::Warning(text) => {
-                self.said.lock().unwrap().push(text.to_owned());
+                said.lock().unwrap().push(text.to_owned());
             }
             _ => {}
         };
-        let cancel = AtomicBool::new(false);
         work(&Context::watched(
             Environment::default(),
-            &progress,
-            &cancel,
+            Arc::new(progress),
+            Arc::default(),
         ))
     }
 

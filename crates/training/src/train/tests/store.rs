@@ -7,7 +7,7 @@ use partita_site::Silent;
 use partita_space::Bytes;
 use serde_json::Value;
 use std::fs;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// Epochs 1 to 3, then the whole result.
@@ -36,7 +36,7 @@ fn predicted(folder: &TempDir, request: &TrainRequest) -> Result<Run, TrainError
         overwrite: request.resume == ResumeFrom::Start,
         ..request.clone()
     };
-    let trained = super::train(&request, &Silent, &AtomicBool::new(false))?;
+    let trained = super::train(&request, Silent, &Arc::default())?;
     let result = serde_json::to_value(&trained.result).unwrap();
     let epochs = result["epochs"].as_array().unwrap();
     let numbers = |key: &str| -> Vec<u64> {

@@ -34,7 +34,7 @@ fn onednn() -> Option<LibrarySearch> {
 }
 
 /// A context with measured times of its own; each has its catalog.
-fn context(folder: &TempDir) -> Context<'static> {
+fn context(folder: &TempDir) -> Context {
     Context::new(Environment {
         measured_times: Some(folder.path().join("measured.sqlite")),
         onednn: onednn().unwrap_or_default(),
