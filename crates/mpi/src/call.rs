@@ -2,9 +2,9 @@
 
 use crate::abi::Constants;
 use libloading::os::unix::Library as Object;
-use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::{Mutex, PoisonError};
 
 /// A failed call of MPI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +61,7 @@ macro_rules! table {
         struct Table<H> {
             $($field: unsafe extern "C" fn($($argument),*) -> c_int,)*
             status_bytes: usize,
-            scratch: RefCell<Scratch<H>>,
+            scratch: Mutex<Scratch<H>>,
         }
 
         impl<H: Handle> Table<H> {
@@ -78,7 +78,7 @@ macro_rules! table {
                             .map_err(|_| $symbol)?
                     },)*
                     status_bytes,
-                    scratch: RefCell::new(Scratch::default()),
+                    scratch: Mutex::new(Scratch::default()),
                 })
             }
         }
@@ -87,6 +87,10 @@ macro_rules! table {
 
 table! {
     init_thread = "MPI_Init_thread" (*mut c_int, *mut c_void, c_int, *mut c_int);
+    initialized = "MPI_Initialized" (*mut c_int);
+    finalized = "MPI_Finalized" (*mut c_int);
+    query_thread = "MPI_Query_thread" (*mut c_int);
+    is_thread_main = "MPI_Is_thread_main" (*mut c_int);
     finalize = "MPI_Finalize" ();
     abort = "MPI_Abort" (H, c_int);
     error_string = "MPI_Error_string" (c_int, *mut c_char, *mut c_int);
@@ -96,6 +100,7 @@ table! {
     size = "MPI_Comm_size" (H, *mut c_int);
     dup = "MPI_Comm_dup" (H, *mut H);
     split = "MPI_Comm_split" (H, c_int, c_int, *mut H);
+    free = "MPI_Comm_free" (*mut H);
     isend = "MPI_Isend" (*const c_void, c_int, H, c_int, c_int, H, *mut H);
     irecv = "MPI_Irecv" (*mut c_void, c_int, H, c_int, c_int, H, *mut H);
     testsome = "MPI_Testsome" (c_int, *mut H, *mut c_int, *mut c_int, *mut c_void);
@@ -116,6 +121,9 @@ struct Scratch<H> {
     /// `MPI_Status` objects, as `u64` for their alignment.
     statuses: Vec<u64>,
 }
+
+// SAFETY: handles are names of objects of the library, and nothing here reads through them.
+unsafe impl<H> Send for Scratch<H> {}
 
 impl<H> Default for Scratch<H> {
     fn default() -> Self {
@@ -155,11 +163,40 @@ pub(crate) struct Parts<'p> {
     pub(crate) starts: &'p [c_int],
 }
 
+/// What MPI tells of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Whether `MPI_Init` or `MPI_Init_thread` was called.
+    IsInitialized,
+    /// Whether `MPI_Finalize` was called.
+    IsFinalized,
+    /// The provided level of threads.
+    ThreadLevel,
+    /// Whether this thread is the one that initialized MPI.
+    IsThreadMain,
+}
+
+impl Question {
+    fn call(self) -> &'static str {
+        match self {
+            Self::IsInitialized => "MPI_Initialized",
+            Self::IsFinalized => "MPI_Finalized",
+            Self::ThreadLevel => "MPI_Query_thread",
+            Self::IsThreadMain => "MPI_Is_thread_main",
+        }
+    }
+}
+
 /// The MPI functions, independent of the size of a handle. Each returns the return code.
-pub(crate) trait Functions {
+pub(crate) trait Functions: Send + Sync {
     /// # Safety
     /// MPI is not started yet.
     unsafe fn init_thread(&self, wanted: c_int, provided: &mut c_int) -> c_int;
+    /// Asks for a flag or a level, at any time but for `ThreadLevel` and `IsThreadMain`.
+    ///
+    /// # Safety
+    /// MPI is initialized where the standard wants it for the question.
+    unsafe fn ask(&self, question: Question, answer: &mut c_int) -> c_int;
     /// # Safety
     /// No request is pending, and only version functions are called afterwards.
     unsafe fn finalize(&self) -> c_int;
@@ -193,6 +230,9 @@ pub(crate) trait Functions {
     /// # Safety
     /// The communicator is of this library.
     unsafe fn split(&self, comm: Raw, color: c_int, key: c_int, new: &mut Raw) -> c_int;
+    /// # Safety
+    /// The communicator is of this library, and not used afterwards.
+    unsafe fn free(&self, comm: Raw) -> c_int;
     /// # Safety
     /// Handles are of this library; the buffer stays in place and unchanged until the request has
     /// completed.
@@ -263,6 +303,17 @@ impl<H: Handle> Functions for Table<H> {
         unsafe { (self.init_thread)(null_mut(), null_mut(), wanted, provided) }
     }
 
+    unsafe fn ask(&self, question: Question, answer: &mut c_int) -> c_int {
+        let ask = match question {
+            Question::IsInitialized => self.initialized,
+            Question::IsFinalized => self.finalized,
+            Question::ThreadLevel => self.query_thread,
+            Question::IsThreadMain => self.is_thread_main,
+        };
+        // SAFETY: guaranteed by the caller.
+        unsafe { ask(answer) }
+    }
+
     unsafe fn finalize(&self) -> c_int {
         // SAFETY: guaranteed by the caller.
         unsafe { (self.finalize)() }
@@ -317,6 +368,12 @@ impl<H: Handle> Functions for Table<H> {
         })
     }
 
+    unsafe fn free(&self, comm: Raw) -> c_int {
+        let mut comm = H::of(comm);
+        // SAFETY: guaranteed by the caller.
+        unsafe { (self.free)(&mut comm) }
+    }
+
     unsafe fn isend(&self, from: Buffer, to: c_int, tag: c_int, comm: Raw, new: &mut Raw) -> c_int {
         let datatype = H::of(from.datatype);
         // SAFETY: guaranteed by the caller.
@@ -354,7 +411,7 @@ impl<H: Handle> Functions for Table<H> {
         constants: &Constants,
         completed: &mut Vec<Completed>,
     ) -> c_int {
-        let scratch = &mut *self.scratch.borrow_mut();
+        let scratch = &mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         let words = (requests.len() * self.status_bytes).div_ceil(8);
         scratch.requests.clear();
         scratch
@@ -554,6 +611,15 @@ impl Mpi {
         one_line(&String::from_utf8_lossy(&text))
     }
 
+    /// The answer to a question. `ThreadLevel` and `IsThreadMain` are asked between `init` and `finalize` alone.
+    pub(crate) fn ask(&self, question: Question) -> Result<c_int, MpiError> {
+        let mut answer = 0;
+        // SAFETY: guaranteed by the caller.
+        let code = unsafe { self.functions.ask(question, &mut answer) };
+        self.check(question.call(), code)?;
+        Ok(answer)
+    }
+
     /// Initializes MPI, requesting `MPI_THREAD_MULTIPLE`; returns the provided level.
     pub(crate) fn init(&self) -> Result<c_int, MpiError> {
         let mut provided = 0;
@@ -561,13 +627,22 @@ impl Mpi {
         // SAFETY: the standard allows null for both arguments of `main`.
         let code = unsafe { self.functions.init_thread(wanted, &mut provided) };
         self.check("MPI_Init_thread", code)?;
-        // SAFETY: both are predefined handles.
-        let code = unsafe {
-            self.functions
-                .set_errhandler(self.comm_world, self.errors_return)
-        };
-        self.check("MPI_Comm_set_errhandler", code)?;
+        self.return_errors(self.comm_world)?;
         Ok(provided)
+    }
+
+    /// Lets calls on a communicator return their errors.
+    fn return_errors(&self, comm: Raw) -> Result<(), MpiError> {
+        // SAFETY: both are handles of the library.
+        let code = unsafe { self.functions.set_errhandler(comm, self.errors_return) };
+        self.check("MPI_Comm_set_errhandler", code)
+    }
+
+    /// Frees a communicator, which nobody uses any more.
+    pub(crate) fn free(&self, comm: Raw) -> Result<(), MpiError> {
+        // SAFETY: guaranteed by the caller.
+        let code = unsafe { self.functions.free(comm) };
+        self.check("MPI_Comm_free", code)
     }
 
     pub(crate) fn finalize(&self) -> Result<(), MpiError> {
@@ -638,18 +713,23 @@ impl Mpi {
     }
 
     pub(crate) fn dup(&self, comm: Raw) -> Result<Raw, MpiError> {
-        // SAFETY: handles come from the library, and communicators are never freed.
-        self.handle("MPI_Comm_dup", |new| unsafe {
+        // SAFETY: handles come from the library, and the communicators of a world live as long as it does.
+        let new = self.handle("MPI_Comm_dup", |new| unsafe {
             self.functions.dup(comm, new)
-        })
+        })?;
+        // Whoever initialized MPI may want errors of the other one to be fatal.
+        self.return_errors(new)?;
+        Ok(new)
     }
 
     pub(crate) fn split(&self, comm: Raw, color: usize, key: usize) -> Result<Raw, MpiError> {
-        // SAFETY: handles come from the library, and communicators are never freed.
-        self.handle("MPI_Comm_split", |new| unsafe {
+        // SAFETY: as above.
+        let new = self.handle("MPI_Comm_split", |new| unsafe {
             self.functions
                 .split(comm, color as c_int, key as c_int, new)
-        })
+        })?;
+        self.return_errors(new)?;
+        Ok(new)
     }
 
     /// # Safety

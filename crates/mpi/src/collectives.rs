@@ -10,11 +10,11 @@ use partita_run::{Memory, Packet, PacketPool, RunError};
 use partita_space::{Bytes, Rank};
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Non-blocking collectives of the library, on one communicator for each group specification.
 pub(crate) struct LibraryCollectives {
-    mpi: Rc<Mpi>,
+    mpi: Arc<Mpi>,
     rank: Rank,
     groups: HashMap<Group, Members>,
     requests: Vec<Raw>,
@@ -53,7 +53,7 @@ struct PackedViews {
 }
 
 impl LibraryCollectives {
-    pub(crate) fn new(mpi: Rc<Mpi>, rank: Rank) -> Self {
+    pub(crate) fn new(mpi: Arc<Mpi>, rank: Rank) -> Self {
         Self {
             mpi,
             rank,

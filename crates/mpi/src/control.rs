@@ -5,7 +5,7 @@ use partita_run::SampleMessages;
 use partita_space::Rank;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ffi::c_int;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const HEADER_TAG: c_int = 1;
 const BODY_TAG: c_int = 2;
@@ -43,7 +43,7 @@ impl ControlKind {
 ///
 /// A message is a header of fixed size, for which a receive from any source is always posted, and a body.
 pub(crate) struct Control {
-    mpi: Rc<Mpi>,
+    mpi: Arc<Mpi>,
     comm: Raw,
     /// The posted receive of the next header.
     receive: Option<Receive>,
@@ -111,6 +111,9 @@ struct RequestBuffer {
     length: usize,
 }
 
+// SAFETY: whoever holds the pointer owns the bytes, as a box does.
+unsafe impl Send for RequestBuffer {}
+
 impl RequestBuffer {
     fn new(bytes: Vec<u8>) -> Self {
         let bytes = Box::into_raw(bytes.into_boxed_slice());
@@ -143,8 +146,13 @@ impl RequestBuffer {
     }
 }
 
+/// The control messages, which the world and its transports share. They are on one thread at a time.
+pub(crate) fn lock(control: &Mutex<Control>) -> MutexGuard<'_, Control> {
+    control.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Control {
-    pub(crate) fn new(mpi: Rc<Mpi>, comm: Raw, size: usize) -> Result<Self, MpiError> {
+    pub(crate) fn new(mpi: Arc<Mpi>, comm: Raw, size: usize) -> Result<Self, MpiError> {
         let mut control = Self {
             mpi,
             comm,
@@ -170,7 +178,7 @@ impl Control {
         comm: Raw,
         messages: Box<dyn SampleMessages>,
     ) -> Result<(), MpiError> {
-        let control = Self::new(Rc::clone(&self.mpi), comm, self.received.len())?;
+        let control = Self::new(Arc::clone(&self.mpi), comm, self.received.len())?;
         self.samples = Some(SampleTraffic {
             control: Box::new(control),
             messages,
@@ -379,6 +387,12 @@ impl Control {
         !self.outgoing.is_empty() || samples.is_some_and(|it| it.control.is_sending())
     }
 
+    /// Its communicators.
+    pub(crate) fn comms(&self) -> Vec<Raw> {
+        let of_samples = self.samples.as_ref().map(|samples| samples.control.comm);
+        of_samples.into_iter().chain([self.comm]).collect()
+    }
+
     /// Cancels the posted receives.
     pub(crate) fn close(&mut self) -> Result<(), MpiError> {
         if let Some(samples) = &mut self.samples {
@@ -415,8 +429,8 @@ mod tests {
     /// Under Miri this shows that MPI's pointers stay valid while `Control` moves.
     #[test]
     fn messages_arrive_while_the_control_moves() {
-        let mpi = Rc::new(fake::mpi());
-        let mut control = Control::new(Rc::clone(&mpi), mpi.comm_world, 1).unwrap();
+        let mpi = Arc::new(fake::mpi());
+        let mut control = Control::new(Arc::clone(&mpi), mpi.comm_world, 1).unwrap();
         for body in [&b"first"[..], b"", b"third"] {
             control.send(0, ControlKind::Data, body).unwrap();
             control = *Box::new(control);
@@ -437,8 +451,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "pending buffers are leaked, which Miri reports")]
     fn pending_buffers_are_not_freed_after_a_failed_call() {
-        let mpi = Rc::new(fake::mpi_that_sends(1));
-        let mut control = Control::new(Rc::clone(&mpi), mpi.comm_world, 1).unwrap();
+        let mpi = Arc::new(fake::mpi_that_sends(1));
+        let mut control = Control::new(Arc::clone(&mpi), mpi.comm_world, 1).unwrap();
         // The header goes, the body does not.
         let error = control.send(0, ControlKind::Data, b"lost").unwrap_err();
         assert_eq!(error.call, "MPI_Isend");

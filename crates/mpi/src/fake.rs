@@ -2,9 +2,9 @@
 //! tested.
 
 use crate::abi::{Constants, Family};
-use crate::call::{Buffer, Completed, Functions, Mpi, Parts, Raw};
-use std::cell::RefCell;
+use crate::call::{Buffer, Completed, Functions, Mpi, Parts, Question, Raw};
 use std::ffi::{c_int, c_void};
+use std::sync::Mutex;
 
 pub(crate) fn mpi() -> Mpi {
     mpi_that_sends(usize::MAX)
@@ -13,7 +13,7 @@ pub(crate) fn mpi() -> Mpi {
 /// Fails after this many sends.
 pub(crate) fn mpi_that_sends(sends: usize) -> Mpi {
     let fake = Fake {
-        state: RefCell::new(State {
+        state: Mutex::new(State {
             sends,
             ..State::default()
         }),
@@ -37,8 +37,11 @@ struct Message {
 }
 
 struct Fake {
-    state: RefCell<State>,
+    state: Mutex<State>,
 }
+
+// SAFETY: tests use it on one thread.
+unsafe impl Send for State {}
 
 impl State {
     fn request(&mut self) -> u64 {
@@ -79,7 +82,7 @@ macro_rules! unsupported {
 
 impl Functions for Fake {
     unsafe fn isend(&self, from: Buffer, _: c_int, tag: c_int, _: Raw, new: &mut Raw) -> c_int {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state.lock().unwrap();
         if state.sent.len() == state.sends {
             return 1;
         }
@@ -94,7 +97,7 @@ impl Functions for Fake {
     }
 
     unsafe fn irecv(&self, into: Buffer, _: c_int, tag: c_int, _: Raw, new: &mut Raw) -> c_int {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state.lock().unwrap();
         let request = state.request();
         *new = Raw::of_number(request);
         state.posted.push(Message {
@@ -111,7 +114,7 @@ impl Functions for Fake {
         _: &Constants,
         completed: &mut Vec<Completed>,
     ) -> c_int {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state.lock().unwrap();
         // SAFETY: the requests are alive, so are their buffers.
         unsafe { state.deliver() };
         for (index, request) in requests.iter().enumerate() {
@@ -129,7 +132,7 @@ impl Functions for Fake {
     }
 
     unsafe fn cancel(&self, request: Raw) -> c_int {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state.lock().unwrap();
         let is_it = |message: &Message| Raw::of_number(message.request) == request;
         if let Some(at) = state.posted.iter().position(is_it) {
             let number = state.posted.remove(at).request;
@@ -147,6 +150,7 @@ impl Functions for Fake {
 
     unsupported! {
         init_thread(c_int, &mut c_int);
+        ask(Question, &mut c_int);
         finalize();
         abort(Raw, c_int);
         set_errhandler(Raw, Raw);
@@ -155,6 +159,7 @@ impl Functions for Fake {
         size(Raw, &mut c_int);
         dup(Raw, &mut Raw);
         split(Raw, c_int, c_int, &mut Raw);
+        free(Raw);
         iallreduce(*const c_void, Buffer, Raw, Raw, &mut Raw);
         iallgatherv(Buffer, &Parts, Raw, &mut Raw);
         ireduce_scatter(&Parts, *mut c_void, Raw, Raw, &mut Raw);

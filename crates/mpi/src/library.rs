@@ -5,7 +5,10 @@ use crate::call::{Mpi, Resolved};
 use libloading::os::unix::{Library as Object, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::{c_char, c_int};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
+
+/// Opens a library only if it is loaded. Source: dlopen(3) of Linux.
+const RTLD_NOLOAD: c_int = 4;
 
 /// Where to look for an MPI library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,10 +56,17 @@ pub struct Library {
     pub family: Family,
     /// The first line of `MPI_Get_library_version`.
     pub version: String,
-    pub(crate) mpi: Rc<Mpi>,
+    pub(crate) mpi: Arc<Mpi>,
 }
 
 impl Library {
+    /// The index of the level that a value of this library stands for.
+    pub(crate) fn thread_level(&self, provided: c_int) -> usize {
+        let levels = self.mpi.constants.thread_levels;
+        let found = levels.iter().rposition(|&level| level <= provided);
+        found.unwrap_or(0)
+    }
+
     /// Finds and loads the library that fits best.
     ///
     /// Loading runs the library's initialization code, which is nearly empty in MPI libraries.
@@ -64,7 +74,16 @@ impl Library {
     pub fn load(search: &LibrarySearch) -> Result<Self, LoadError> {
         let mut tried = Vec::new();
         let mut first_failure = None;
-        for path in candidates(search) {
+        let candidates = candidates(search);
+        // Whoever initialized MPI in this process has loaded it, and no other one can be used.
+        let loaded = candidates.iter().filter(|_| search.file.is_none());
+        if let Some((object, path)) = loaded
+            .filter_map(|path| Some((loaded_already(path)?, path)))
+            .next()
+        {
+            return identify(object, path);
+        }
+        for path in candidates {
             match open(&path) {
                 Ok(object) => return identify(object, &path),
                 Err(reason) => {
@@ -116,6 +135,12 @@ fn open(path: &Path) -> Result<Object, String> {
     unsafe { Object::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| error.to_string())
 }
 
+/// A library that this process has loaded by this name or from this file.
+fn loaded_already(path: &Path) -> Option<Object> {
+    // SAFETY: nothing is loaded, so no code is run.
+    unsafe { Object::open(Some(path), RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD) }.ok()
+}
+
 fn identify(object: Object, path: &Path) -> Result<Library, LoadError> {
     let file = loaded_file(path);
     let unsupported = |reason: String| LoadError::Unsupported {
@@ -139,7 +164,7 @@ fn identify(object: Object, path: &Path) -> Result<Library, LoadError> {
         version: version.split_whitespace().collect::<Vec<_>>().join(" "),
         file,
         family,
-        mpi: Rc::new(mpi),
+        mpi: Arc::new(mpi),
     })
 }
 

@@ -1,17 +1,15 @@
 //! Packets as point-to-point messages of MPI.
 
 use crate::call::{Buffer, Completed, Mpi, MpiError, Raw};
-use crate::control::{Control, sorted_backwards};
+use crate::control::{Control, lock, sorted_backwards};
 use crate::guard::Timeout;
 use partita_program::{BufferTransfer, Dtype, Program, Work};
 use partita_run::{Key, MessageFault, MessageKind, Packet, PointToPoint};
 use partita_space::Rank;
-use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -75,11 +73,11 @@ impl Tags {
 
 /// Non-blocking sends and receives of packed elements. Receives are posted when their task starts.
 pub(crate) struct MpiPointToPoint<'w> {
-    mpi: Rc<Mpi>,
+    mpi: Arc<Mpi>,
     comm: Raw,
     rank: Rank,
     tags: Tags,
-    control: Rc<RefCell<Control>>,
+    control: Arc<Mutex<Control>>,
     cancel: &'w AtomicBool,
     woken: Arc<AtomicBool>,
     /// How long a waiting rank polls before it sleeps.
@@ -105,11 +103,11 @@ struct Transfer {
 
 impl<'w> MpiPointToPoint<'w> {
     pub(crate) fn new(
-        mpi: Rc<Mpi>,
+        mpi: Arc<Mpi>,
         comm: Raw,
         rank: Rank,
         tags: Tags,
-        control: Rc<RefCell<Control>>,
+        control: Arc<Mutex<Control>>,
         cancel: &'w AtomicBool,
         spin: Duration,
     ) -> Self {
@@ -176,7 +174,7 @@ impl<'w> MpiPointToPoint<'w> {
             self.poll_control();
         } else {
             // An error here is of a rank that is gone; ranks that wait for it will notice.
-            let _ = self.control.borrow_mut().progress_samples();
+            let _ = lock(&self.control).progress_samples();
         }
         // SAFETY: completed requests are removed from the list, so those in it are alive.
         let tested = unsafe { self.mpi.test_some(&mut self.requests, &mut self.completed) };
@@ -218,7 +216,7 @@ impl<'w> MpiPointToPoint<'w> {
 
     fn poll_control(&mut self) {
         self.control_polled = Instant::now();
-        let mut control = self.control.borrow_mut();
+        let mut control = lock(&self.control);
         // An error here is of a rank that is gone; ranks that wait for it will notice.
         let _ = control.progress();
         if !control.failures().is_empty() {

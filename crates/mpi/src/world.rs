@@ -1,8 +1,8 @@
 //! Start, failure handling and shutdown of the ranks of a job.
 
-use crate::call::{Mpi, MpiError, Raw};
+use crate::call::{Mpi, MpiError, Question, Raw};
 use crate::collectives::LibraryCollectives;
-use crate::control::{Control, ControlKind};
+use crate::control::{Control, ControlKind, lock};
 use crate::guard::{Guard, OnTimeout, Timeout};
 use crate::library::Library;
 use crate::point_to_point::{MpiPointToPoint, Tags};
@@ -10,11 +10,10 @@ use crate::transport::{Collectives, MpiTransport};
 use partita_program::{Group, Program, Staging, Work};
 use partita_run::{MessageTransport, SampleMessages, Transport};
 use partita_space::{Mesh, Rank, Seconds};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,12 +32,37 @@ const POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// Longest polling interval.
 const POLL_INTERVAL_MAX: Duration = Duration::from_millis(20);
 
+/// Levels of threads: their names, and those in messages.
+const THREAD_LEVELS: [(&str, &str); 4] = [
+    ("single", "SINGLE"),
+    ("funneled", "FUNNELED"),
+    ("serialized", "SERIALIZED"),
+    ("multiple", "MULTIPLE"),
+];
+/// The level from which on any thread may call, one at a time.
+const SERIALIZED: usize = 2;
+
 /// A failure of the job outside of a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorldError {
     /// MPI cannot be started.
     #[error("MPI cannot be started: {0}")]
     Start(MpiError),
+    /// MPI was finalized in this process.
+    #[error(
+        "MPI was finalized in this process, and cannot be started again; for several trainings in one process \
+         initialize MPI before the first one, and finalize it after the last one"
+    )]
+    Finalized,
+    /// Another library initialized MPI, for calls of its own thread alone.
+    #[error(
+        "MPI was initialized for calls of one thread (MPI_THREAD_{level}), and this is another one; initialize it \
+         with MPI_THREAD_SERIALIZED or more, or train on the thread that initialized it"
+    )]
+    Thread {
+        /// The provided level.
+        level: &'static str,
+    },
     /// A call failed.
     #[error("rank {rank}: {error}")]
     Call {
@@ -100,52 +124,69 @@ pub struct LivenessReport {
     pub silent: Vec<Rank>,
 }
 
-/// All ranks of a job under a launcher, seen by one of them. All methods are called by one thread.
+/// All ranks of a job under a launcher, seen by one of them. All methods are called by one thread, which may be another
+/// than the one that opened it where [`thread_level`](Self::thread_level) is `serialized` or `multiple`.
 pub struct World {
     library: Library,
-    mpi: Rc<Mpi>,
+    mpi: Arc<Mpi>,
     rank: Rank,
     size: usize,
     thread_level: usize,
+    /// Whether this world initialized MPI, and finalizes it.
+    is_own: bool,
     tag_max: u64,
     messages: Raw,
-    control: Rc<RefCell<Control>>,
+    control: Arc<Mutex<Control>>,
     on_timeout: OnTimeout,
     limit: Cell<Duration>,
 }
 
 impl World {
-    /// Starts MPI.
+    /// Starts MPI, unless it is initialized already, as by mpi4py: then it is not finalized either.
     ///
-    /// Errors: a call that fails. `on_timeout` is called where one does not return.
+    /// Errors: a call that fails; MPI that was finalized, or may not be called by this thread. `on_timeout` is called where
+    /// a call does not return.
     pub fn open(library: Library, options: WorldOptions) -> Result<Self, WorldError> {
-        Self::start(library, options).map_err(WorldError::Start)
+        let ask = |question| library.mpi.ask(question).map_err(WorldError::Start);
+        if ask(Question::IsFinalized)? != 0 {
+            return Err(WorldError::Finalized);
+        }
+        let is_own = ask(Question::IsInitialized)? == 0;
+        if !is_own {
+            let level = library.thread_level(ask(Question::ThreadLevel)?);
+            if level < SERIALIZED && ask(Question::IsThreadMain)? == 0 {
+                let level = THREAD_LEVELS[level].1;
+                return Err(WorldError::Thread { level });
+            }
+        }
+        Self::start(library, options, is_own).map_err(WorldError::Start)
     }
 
-    fn start(library: Library, options: WorldOptions) -> Result<Self, MpiError> {
+    fn start(library: Library, options: WorldOptions, is_own: bool) -> Result<Self, MpiError> {
         let limit = Duration::from_secs_f64(options.limit.0);
-        let mpi = Rc::clone(&library.mpi);
+        let mpi = Arc::clone(&library.mpi);
         let guard = Guard::over("MPI_Init_thread", limit, &options.on_timeout);
-        let provided = mpi.init()?;
+        let provided = if is_own {
+            mpi.init()?
+        } else {
+            mpi.ask(Question::ThreadLevel)?
+        };
         let (rank, size) = mpi.rank_and_size()?;
         let messages = mpi.dup(mpi.comm_world)?;
         let control = mpi.dup(mpi.comm_world)?;
         drop(guard);
-        let levels = mpi.constants.thread_levels;
         let tag_max = mpi.tag_max()?.max(0) as u64;
-        let control = Control::new(Rc::clone(&mpi), control, size)?;
+        let control = Control::new(Arc::clone(&mpi), control, size)?;
         Ok(Self {
+            thread_level: library.thread_level(provided),
+            is_own,
             library,
             mpi,
             rank,
             size,
-            thread_level: levels
-                .iter()
-                .rposition(|&level| level <= provided)
-                .unwrap_or(0),
             tag_max,
             messages,
-            control: Rc::new(RefCell::new(control)),
+            control: Arc::new(Mutex::new(control)),
             on_timeout: options.on_timeout,
             limit: Cell::new(limit),
         })
@@ -168,7 +209,7 @@ impl World {
 
     /// The provided thread level: `MPI_THREAD_*` in lower case.
     pub fn thread_level(&self) -> &'static str {
-        ["single", "funneled", "serialized", "multiple"][self.thread_level]
+        THREAD_LEVELS[self.thread_level].0
     }
 
     /// Sets how long other ranks may be silent.
@@ -194,8 +235,8 @@ impl World {
             while !worker.is_finished() {
                 self.send_heartbeats(&mut last);
                 // Ranks that wait for a rank that cannot be reached will notice.
-                let _ = self.control.borrow_mut().progress();
-                if !self.control.borrow().failures().is_empty() {
+                let _ = lock(&self.control).progress();
+                if !lock(&self.control).failures().is_empty() {
                     let patience = || Timeout::start(ANSWER_LIMIT + SHUTDOWN_LIMIT);
                     let is_late = failed.get_or_insert_with(patience).is_over();
                     if is_late && !std::mem::replace(&mut is_told, true) {
@@ -218,7 +259,7 @@ impl World {
             return;
         }
         *last = Instant::now();
-        let mut control = self.control.borrow_mut();
+        let mut control = lock(&self.control);
         let peers = if self.rank == 0 { 1..self.size } else { 0..1 };
         for peer in peers {
             let _ = control.send(peer, ControlKind::Heartbeat, []);
@@ -257,12 +298,12 @@ impl World {
         let guard = Guard::over("MPI_Comm_dup", self.limit.get(), &self.on_timeout);
         let comm = self.mpi.dup(self.mpi.comm_world);
         drop(guard);
-        let carried = comm.and_then(|comm| self.control.borrow_mut().carry(comm, messages));
+        let carried = comm.and_then(|comm| lock(&self.control).carry(comm, messages));
         carried.map_err(|error| self.call_error(error))
     }
 
     fn send(&self, to: Rank, bytes: &[u8]) -> Result<(), WorldError> {
-        let sent = self.control.borrow_mut().send(to, ControlKind::Data, bytes);
+        let sent = lock(&self.control).send(to, ControlKind::Data, bytes);
         sent.map_err(|error| self.call_error(error))
     }
 
@@ -275,11 +316,11 @@ impl World {
     fn receive(&self, from: &[Rank], what: &'static str) -> Result<Vec<Vec<u8>>, WorldError> {
         let start = Instant::now();
         let mut data: Vec<Option<Vec<u8>>> = vec![None; from.len()];
-        let timeout = |&rank| PeerTimeout::start(&self.control.borrow(), rank, self.limit.get());
+        let timeout = |&rank| PeerTimeout::start(&lock(&self.control), rank, self.limit.get());
         let mut timeouts: Vec<PeerTimeout> = from.iter().map(timeout).collect();
         let mut last = start;
         loop {
-            let mut control = self.control.borrow_mut();
+            let mut control = lock(&self.control);
             control.progress().map_err(|error| self.call_error(error))?;
             for (slot, &rank) in data.iter_mut().zip(from) {
                 if slot.is_none() {
@@ -340,11 +381,11 @@ impl World {
             Collectives::Library => Some(self.library_collectives(mesh, programs)?),
         };
         let point_to_point = MpiPointToPoint::new(
-            Rc::clone(&self.mpi),
+            Arc::clone(&self.mpi),
             self.messages,
             self.rank,
             tags,
-            Rc::clone(&self.control),
+            Arc::clone(&self.control),
             cancel,
             Duration::from_secs_f64(spin.0),
         );
@@ -373,7 +414,7 @@ impl World {
                 Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) | Work::Store(_) => None,
             })
             .collect();
-        let mut collectives = LibraryCollectives::new(Rc::clone(&self.mpi), self.rank);
+        let mut collectives = LibraryCollectives::new(Arc::clone(&self.mpi), self.rank);
         for group in sets {
             let mut members = group.members(&mesh, self.rank);
             if members.is_empty() {
@@ -396,7 +437,7 @@ impl World {
     /// Sends the reason of this rank's failure to all ranks, and collects their answers for up to four
     /// seconds.
     pub fn report_failure(&self, reason: &[u8]) -> LivenessReport {
-        let mut control = self.control.borrow_mut();
+        let mut control = lock(&self.control);
         for peer in (0..self.size).filter(|&peer| peer != self.rank) {
             // A rank that cannot be reached will not answer.
             let _ = control.send(peer, ControlKind::Failure, reason);
@@ -419,7 +460,7 @@ impl World {
     /// Exchanges shutdown messages with the ranks that live, for up to five seconds: a launcher kills all
     /// ranks as soon as one has exited with an error.
     pub fn shut_down(&self, silent: &[Rank]) {
-        let mut control = self.control.borrow_mut();
+        let mut control = lock(&self.control);
         let is_peer = |peer: &Rank| *peer != self.rank && !silent.contains(peer);
         let peers: Vec<Rank> = (0..self.size).filter(is_peer).collect();
         for &peer in &peers {
@@ -443,7 +484,8 @@ impl World {
         }
     }
 
-    /// Finalizes MPI on all ranks, after their shutdown messages.
+    /// Finalizes MPI on all ranks, after their shutdown messages; or frees what this world made, where MPI was initialized
+    /// before it.
     ///
     /// Errors: a call that fails. `on_timeout` is called where one does not return.
     pub fn close(self) -> Result<(), WorldError> {
@@ -453,15 +495,21 @@ impl World {
             error,
         };
         {
-            let mut control = self.control.borrow_mut();
+            let mut control = lock(&self.control);
             control.close().map_err(fault)?;
             let mut closing = Timeout::start(SHUTDOWN_LIMIT);
             while !control.is_closed().map_err(fault)? && !closing.is_over() {
                 thread::sleep(POLL_INTERVAL);
             }
         }
-        let _guard = Guard::over("MPI_Finalize", self.limit.get(), &self.on_timeout);
-        self.mpi.finalize().map_err(fault)
+        if self.is_own {
+            let _guard = Guard::over("MPI_Finalize", self.limit.get(), &self.on_timeout);
+            return self.mpi.finalize().map_err(fault);
+        }
+        let _guard = Guard::over("MPI_Comm_free", self.limit.get(), &self.on_timeout);
+        let comms = lock(&self.control).comms();
+        let mut all = comms.into_iter().chain([self.messages]);
+        all.try_for_each(|comm| self.mpi.free(comm)).map_err(fault)
     }
 
     /// Aborts the job on all hosts.

@@ -213,7 +213,7 @@ pub trait Source {
 /// Messages between the sample stores of processes, carried by the world while its rank computes or waits.
 ///
 /// Neither method blocks. Messages between two ranks may overtake each other.
-pub trait SampleMessages {
+pub trait SampleMessages: Send {
     /// The next message to send, if there is one.
     fn next(&mut self) -> Option<(Rank, Vec<u8>)>;
 
