@@ -22,7 +22,9 @@ use error::CliError;
 use partita::{Context, Environment, RunFile};
 use screen::{Screen, warn};
 use std::env;
+use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -94,13 +96,20 @@ fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), CliError> {
     let environment = Environment {
         home: env::home_dir(),
         temporary: env::temp_dir(),
-        executable: env::current_exe().ok(),
+        serve_command: serve_command(),
         on_timeout: Some(|text| exit_on_timeout(text)),
         ..Environment::from_variables(&|name| env::var_os(name))?
     };
     let screen = Arc::new(Screen::default());
     let context = Context::watched(environment, screen, interrupt::flag());
     verbs::run(&context, &arguments.verb, out)
+}
+
+/// This binary with its verb `serve`.
+fn serve_command() -> Vec<OsString> {
+    let binary = env::current_exe().ok();
+    let verb = |binary: PathBuf| vec![binary.into(), "serve".into()];
+    binary.map(verb).unwrap_or_default()
 }
 
 /// Ends the process, from another thread, when a call of a foreign library does not return.

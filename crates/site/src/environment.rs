@@ -56,8 +56,11 @@ pub struct Environment {
     pub home: Option<PathBuf>,
     /// Folder of temporary files.
     pub temporary: PathBuf,
-    /// The binary `partita`, which a training starts to load samples or validate.
-    pub executable: Option<PathBuf>,
+    /// The command that starts a process which loads samples or validates, as `partita serve` does: a training appends
+    /// `--with-parent --listen ADDRESS --role ROLE`, perhaps `--cores CORES`, and the run file. It calls
+    /// [`serve`](crate::serve), prints a line that ends in [`LISTENING`](crate::LISTENING) and the address, and ends when its
+    /// standard input closes. Empty where there is none.
+    pub serve_command: Vec<OsString>,
     /// Called with a message, on another thread, when a call of a foreign library does not return; it may end the
     /// process. Without it that is an [`Event::Failure`](crate::Event::Failure), and the call goes on waiting.
     pub on_timeout: Option<fn(&str)>,
@@ -110,7 +113,7 @@ impl Default for Environment {
             loader: LoaderPaths::default(),
             home: None,
             temporary: PathBuf::from("/tmp"),
-            executable: None,
+            serve_command: Vec::new(),
             on_timeout: None,
         }
     }

@@ -30,23 +30,15 @@ impl Children {
         config: &OffloadConfig,
     ) -> Result<Self, OffloadError> {
         let mut all = Self::default();
-        let Some(binary) = environment.executable.as_ref().filter(|_| count > 0) else {
-            let reason = "the path of the binary `partita` is unknown".to_owned();
-            return match count {
-                0 => Ok(all),
-                _ => Err(OffloadError::Start { role, reason }),
-            };
+        let Some((program, first)) = environment.serve_command.split_first() else {
+            let reason = "no command is known that starts it".to_owned();
+            return Err(OffloadError::Start { role, reason });
         };
         for _ in 0..count {
-            let mut command = Command::new(binary);
+            let mut command = Command::new(program);
             command
-                .args([
-                    "serve",
-                    "--with-parent",
-                    "--listen",
-                    "127.0.0.1:0",
-                    "--role",
-                ])
+                .args(first)
+                .args(["--with-parent", "--listen", "127.0.0.1:0", "--role"])
                 .arg(role.name());
             if let Some(cores) = &config.cores {
                 command.args(["--cores", cores]);
