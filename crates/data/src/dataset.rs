@@ -59,7 +59,17 @@ impl Dataset {
         })
     }
 
-    /// The path.
+    pub(crate) fn of_inner(inner: Inner) -> Self {
+        let inner = Arc::new(inner);
+        Self { inner }
+    }
+
+    /// Whether its samples are those of a source, not of files.
+    pub fn has_source(&self) -> bool {
+        self.inner.source.is_some()
+    }
+
+    /// The path, or the name of its source.
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
@@ -290,7 +300,8 @@ impl Dataset {
 
     /// Whether a path is that of one of its files, the index included, perhaps by another name.
     pub fn has_file(&self, path: &Path) -> bool {
-        let Ok(path) = path.canonicalize() else {
+        let is_of_files = !self.has_source();
+        let Some(path) = path.canonicalize().ok().filter(|_| is_of_files) else {
             return false;
         };
         let files = Split::ALL
@@ -344,6 +355,7 @@ fn open_folder(path: &Path, has_targets: bool) -> Result<Inner, DataError> {
         meaning: Meaning::new(index.ranges, index.units),
         channels: Channels::stored(&index.spec, index.channels),
         spec: index.spec,
+        source: None,
     };
     for files in &inner.splits {
         check_files(&inner, files)?;
@@ -456,6 +468,7 @@ fn open_file(path: &Path, keys: &Keys, has_targets: bool) -> Result<Inner, DataE
         spec: toml::Table::new(),
         meaning: Meaning::default(),
         channels: Channels::default(),
+        source: None,
     };
     if has_targets {
         inner.check_targets(&file, &entry)?;

@@ -10,6 +10,7 @@ use crate::index::Kind;
 use crate::keys::Keys;
 use crate::meaning::Meaning;
 use crate::names::SampleNames;
+use crate::sample_source::SourceHandle;
 
 /// Files of the samples of a split.
 #[derive(Clone, Debug, Default)]
@@ -105,6 +106,8 @@ pub(crate) struct Inner {
     pub(crate) spec: toml::Table,
     pub(crate) meaning: Meaning,
     pub(crate) channels: Channels,
+    /// Gives the samples, where they are none of files.
+    pub(crate) source: Option<SourceHandle>,
 }
 
 /// An array that holds samples, or what they are answered with.
@@ -190,6 +193,7 @@ impl Inner {
             spec: toml::Table::new(),
             meaning: Meaning::default(),
             channels: Channels::default(),
+            source: None,
         }
     }
 

@@ -21,6 +21,7 @@ mod picture;
 mod placement;
 mod reader;
 mod resample;
+mod sample_source;
 mod split;
 mod target_record;
 pub mod valid;
@@ -44,6 +45,9 @@ pub use picture::picture;
 pub use placement::Placement;
 pub use reader::{ReadTally, Reader};
 pub use resample::Interpolation;
+pub use sample_source::{
+    Answers, ArraySource, SampleSource, SourceError, SourceTargets, SplitArrays,
+};
 pub use split::Split;
 pub use target_record::TargetRecord;
 pub use voxel_record::VoxelRecord;

@@ -12,6 +12,7 @@ use crate::classes::{Classes, SampleLocation};
 use crate::files::{FileEntry, Inner, SampleArray};
 use crate::keys::{Keys, PHYSICAL_KEY};
 use crate::names;
+use crate::sample_source::{SourceError, SourceHandle};
 use crate::split::Split;
 
 /// What a reader has asked of its files so far.
@@ -119,6 +120,9 @@ impl Reader {
     ) -> Result<(), DataError> {
         let shape = self.dataset.shape_of(self.entry(sample)?);
         self.check_region(&region, shape)?;
+        if self.dataset.source.is_some() {
+            return self.read_volume_of_source(sample, &region, out);
+        }
         let mut buffer = self.buffer.take();
         let dataset = Arc::clone(&self.dataset);
         let stored = dataset.channels.stored_region(&region);
@@ -137,10 +141,60 @@ impl Reader {
         Ok(())
     }
 
+    fn read_volume_of_source(
+        &mut self,
+        sample: usize,
+        region: &Region4,
+        out: &mut Samples,
+    ) -> Result<(), DataError> {
+        let dataset = Arc::clone(&self.dataset);
+        let channels = &dataset.channels;
+        let stored = channels.stored_region(region);
+        if let Some(SourceHandle(source)) = &self.dataset.source {
+            let read = source.read_volume((self.split, sample), &stored, out);
+            read.map_err(|error| self.unread(sample, &error))?;
+        }
+        let fits = (slab::elements(&stored), self.dataset.dtype) == (out.len(), out.dtype());
+        self.check_source(sample, fits)?;
+        channels.arrange(region, out);
+        self.tally.volumes += 1;
+        self.tally.volume_bytes +=
+            Bytes((slab::elements(region) * self.dataset.dtype.size_bytes()) as u64);
+        Ok(())
+    }
+
+    /// Errors: the source gave something else than it was asked for.
+    fn check_source(&self, sample: usize, fits: bool) -> Result<(), DataError> {
+        if fits {
+            return Ok(());
+        }
+        let reason =
+            "it gave values of another number or type than its shape, targets and type tell";
+        Err(self.unread(sample, &reason.into()))
+    }
+
+    fn unread(&self, sample: usize, error: &SourceError) -> DataError {
+        DataError::Source {
+            path: self.dataset.path.clone(),
+            split: self.split.name(),
+            sample,
+            reason: error.to_string(),
+        }
+    }
+
     /// Reads the targets of a sample, normalized to [-1, 1] (key `unitPar`).
     ///
     /// Errors: `SampleOutOfRange` and those of the file. Panics where the dataset has labels instead.
     pub fn read_target(&mut self, sample: usize) -> Result<Vec<f32>, DataError> {
+        self.entry(sample)?;
+        if let Some(SourceHandle(source)) = &self.dataset.source {
+            let values = source.read_numbers((self.split, sample));
+            let values = values.map_err(|error| self.unread(sample, &error))?;
+            let expected = self.dataset.meaning.stored(self.dataset.targets.len());
+            self.check_source(sample, values.len() == expected)?;
+            self.tally.targets += 1;
+            return Ok(self.dataset.meaning.numbers(values));
+        }
         let (file, place) = self.locate(sample)?;
         let targets = file.targets.as_ref();
         let values = read_row(targets.expect("a dataset without labels"), place);
@@ -192,6 +246,14 @@ impl Reader {
         let labels = self.dataset.labels_of(self.entry(sample)?);
         let [d, h, w] = labels.expect("a dataset with labels");
         self.check_region(&region, [1, d, h, w])?;
+        if let Some(SourceHandle(source)) = &self.dataset.source {
+            let read = source.read_classes((self.split, sample), &region, out);
+            read.map_err(|error| self.unread(sample, &error))?;
+            let fits = (slab::elements(&region), DType::Int16) == (out.len(), out.dtype());
+            self.check_source(sample, fits)?;
+            self.tally.targets += 1;
+            return Ok(());
+        }
         let (file, place) = self.locate(sample)?;
         let labels = file.labels.as_ref().expect("a dataset with labels");
         let read = read_region(labels, place, &region, DType::Int16, &mut None, out);
@@ -205,6 +267,10 @@ impl Reader {
     ///
     /// Errors: `SampleOutOfRange` and those of the file.
     pub fn read_physical(&mut self, sample: usize) -> Result<Option<Vec<f32>>, DataError> {
+        self.entry(sample)?;
+        if self.dataset.source.is_some() {
+            return Ok(None);
+        }
         let (file, place) = self.locate(sample)?;
         file.physical
             .as_ref()

@@ -22,6 +22,18 @@ pub enum DataError {
         /// How they match.
         remedy: &'static str,
     },
+    /// A source could not give a sample.
+    #[error("{source}: sample {sample} of the split `{split}` cannot be read: {reason}", source = .path.display())]
+    Source {
+        /// The name of the source.
+        path: PathBuf,
+        /// The split.
+        split: &'static str,
+        /// The sample.
+        sample: usize,
+        /// The error of the source.
+        reason: String,
+    },
     /// No file or folder at a path.
     #[error("{path} does not exist; {valid}")]
     Missing {

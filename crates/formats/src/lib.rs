@@ -35,5 +35,5 @@ pub use element::{Element, Elements, Misfit};
 pub use error::{DataError, NoClass};
 pub use layout::Layout;
 pub use read_error::ReadError;
-pub use samples::{DType, Samples, VolumeShape, read_values, write_values};
+pub use samples::{DType, Samples, VolumeShape, read_values, slice_of, write_values};
 pub use source_file::{SourceArray, SourceFile};

@@ -205,7 +205,8 @@ pub fn read_values<T, const N: usize>(
     Ok(())
 }
 
-fn slice_of<T: Copy>(values: &[T], shape: VolumeShape, region: &Region4) -> Vec<T> {
+/// The elements of a region of a volume.
+pub fn slice_of<T: Copy>(values: &[T], shape: VolumeShape, region: &Region4) -> Vec<T> {
     let [_, depth, height, width] = shape;
     let [cs, ds, hs, ws] = region;
     let mut out = Vec::with_capacity(cs.len() * ds.len() * hs.len() * ws.len());

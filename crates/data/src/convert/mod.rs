@@ -445,6 +445,7 @@ impl Inner {
             spec: toml::Table::new(),
             meaning: Meaning::default(),
             channels: Channels::default(),
+            source: None,
         }
     }
 

@@ -48,9 +48,15 @@ impl Kept {
         let folder = dataset.path().is_dir();
         let beside = folder.then(|| dataset.path().join(STATISTICS_FILE));
         let cached = cache.map(|cache| cache.join(format!("statistics-{data}.toml")));
+        // Nothing tells whether the samples of a source have changed since.
+        let is_kept = !dataset.has_source();
         Self {
             channels: dataset.shape()[0],
-            files: beside.into_iter().chain(cached).collect(),
+            files: beside
+                .into_iter()
+                .chain(cached)
+                .filter(|_| is_kept)
+                .collect(),
             data,
         }
     }

@@ -80,12 +80,13 @@ impl Fault for DatasetError {
     }
 }
 
-/// Write errors are failures; all other errors are of the request.
+/// Write errors and those of sources are failures; all other errors are of the request.
 fn kind_of(error: &DataError) -> ErrorKind {
     match error {
         DataError::Unwritable { .. }
         | DataError::Store { .. }
         | DataError::StoreMemory { .. }
+        | DataError::Source { .. }
         | DataError::Spill { .. } => ErrorKind::Failure,
         DataError::Missing { .. }
         | DataError::Unopenable { .. }
