@@ -97,10 +97,8 @@ fn as_rank(family: Family, level: usize) {
         (init, finalize, is_finalized)
     };
     // SAFETY: the standard allows null for both arguments of `main`.
-    assert_eq!(
-        unsafe { init(null_mut(), null_mut(), levels[level], &mut provided) },
-        0
-    );
+    let code = unsafe { init(null_mut(), null_mut(), levels[level], &mut provided) };
+    assert_eq!(code, 0);
     // Any family is found without a word on it: its library is loaded.
     let any = LibrarySearch::default();
     for _ in 0..2 {

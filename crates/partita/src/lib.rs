@@ -16,13 +16,64 @@
 //! | [`plan`] | strategies on a machine, ranked |
 //! | [`calibrate`] | a machine file of this machine |
 //! | [`tune`] | implementations and micro-batches of convolutions on this machine |
-//! | [`train`] | trained weights, losses, times |
+//! | [`Trainer::train`], [`train`] | trained weights, losses, times: of a model, samples and a configuration, or of a run file |
 //! | [`evaluate`] | loss and metrics of trained weights on a split |
 //! | [`infer`] | predictions of trained weights, as a file |
 //! | [`convert_weights`] | weights in PyTorch's names and axis order, or back |
 //! | [`compare`](compare()) | comparison of a prediction with the trace of a run, task by task |
 //! | [`make_cosmology`] and others | synthetic datasets |
 //! | [`doctor`] | hardware and libraries of this machine |
+//!
+//! A [`Trainer`] trains a model of the zoo, a file, a text or a graph, on a dataset or anything that gives samples, by a
+//! configuration. It needs neither a run file nor a folder, and a callback sees each epoch:
+//!
+//! ```
+//! use partita::{Answers, ArraySource, Samples, SourceTargets, Split, SplitArrays};
+//! use partita::{Context, Environment, LearningRateSchedule, TrainConfig, TrainModel, Trainer};
+//! use std::ops::ControlFlow;
+//!
+//! let model = TrainModel::of_text(
+//!     "model tiny\n\
+//!      input x channels=1 extent=8x8\n\
+//!      c = conv x filters=4 kernel=3 pad=1 bias=true\n\
+//!      a = relu c\n\
+//!      f = flatten a\n\
+//!      fc = linear f features=2 bias=true\n\
+//!      loss = softmax_cross_entropy fc\n",
+//! )?;
+//! // Images of noise, brighter in the second class.
+//! let pixel = |image: usize, index: usize| (image % 2 + index * 7919 % 13) as f32 / 13.0;
+//! let pixels = (0..16).flat_map(|image| (0..64).map(move |index| pixel(image, index)));
+//! let images = SplitArrays {
+//!     volumes: Samples::F32(pixels.collect()),
+//!     answers: Answers::Classes((0..16).map(|image| image % 2).collect()),
+//! };
+//! let classes = SourceTargets::Classes {
+//!     names: vec!["dark".into(), "bright".into()],
+//!     extent: [1, 1, 1],
+//! };
+//! let source = ArraySource::new([1, 1, 8, 8], classes, [(Split::Train, images)])?;
+//! let config = TrainConfig {
+//!     ranks: 2,
+//!     strategy: "height=2".into(),
+//!     batch: 8,
+//!     epochs: 50,
+//!     schedule: LearningRateSchedule::Constant { rate: 0.01 },
+//!     ..TrainConfig::default()
+//! };
+//! let trainer = Trainer::new(model, source, config).on_epoch(|epoch| {
+//!     if epoch.training_loss < 0.3 {
+//!         return ControlFlow::Break(());
+//!     }
+//!     ControlFlow::Continue(())
+//! });
+//! let context = Context::new(Environment::default());
+//! let trained = trainer.train(&context)?.expect("ranks are threads");
+//! assert!(trained.result.epochs.len() < 50);
+//! let mut kernels = trained.weights.iter().filter(|one| one.name == "c.weight");
+//! assert_eq!(kernels.next().expect("weights have names").shape, [1, 3, 3, 1, 4]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod compare;
 mod data;
@@ -42,6 +93,9 @@ pub use inspect::{Inspection, LayerSummary, inspect};
 pub use models::{FamilySummary, ModelSummary, families, models};
 
 pub use partita_cluster::LayerPrecision;
+pub use partita_data::{
+    Answers, ArraySource, SampleSource, SourceError, SourceTargets, Split, SplitArrays,
+};
 pub use partita_forecast::machine::MachineError;
 pub use partita_forecast::model::ModelError;
 pub use partita_forecast::software::SoftwareError;
@@ -56,7 +110,11 @@ pub use partita_forecast::{
     Training, TuneRequest, Tuned, TunedKernel, TunedPoint, TunedStep, WorkCount, calibrate,
     figures, lower, lower_after, pareto, plan, predict, ties, tune,
 };
+pub use partita_formats::Samples;
+pub use partita_input::CheckScope;
 pub use partita_lower::{BatchNormStatistics, LoweringPass, NoPass, Setting, WorkspaceLimit};
+pub use partita_program::Optimizer;
+pub use partita_session::{LearningRateSchedule, LossScaling};
 pub use partita_site::cores::{
     CoreHolder, NoSuchCores, confine, list as list_cores, occupy, parse_cores,
 };
@@ -71,13 +129,15 @@ pub use partita_site::{
 };
 pub use partita_training::{
     AutoError, BestMetric, BestResult, CheckpointConfig, ClassResult, Classification, ComputeTimes,
-    ConvertRequest, ConvertResult, EndReason, EndedEarly, EpochResult, EvaluateResult,
-    ForwardRequest, InferRequest, InferResult, KernelAxes, LISTENING, LastCheckpoint, MemoryResult,
-    MetricsFormat, Mismatch, OffloadConfig, OffloadError, OutputError, Peak, PhysicalError,
-    PredictionUnits, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile, RunFileError,
-    RunResult, SampleResult, Selection, ServeRequest, StartWeights, StoreConfig, StoreError,
-    StoreKind, TargetError, TargetResult, TaskResult, TilesAsked, TilesResult, TrainError,
-    TrainRequest, Trained, TrainingState, Utilization, ValidationResult, VolumeMode, WeightNames,
-    WeightsError, convert_weights, evaluate, infer, serve, train,
+    ConvertRequest, ConvertResult, EarlyStopping, EndReason, EndRules, EndedEarly, EpochResult,
+    EvaluateResult, ForwardRequest, InferRequest, InferResult, KernelAxes, LISTENING,
+    LastCheckpoint, MemoryResult, MetricsFormat, Mismatch, OffloadConfig, OffloadError,
+    OutputError, Peak, PhysicalError, PredictionUnits, Processes, ResultFiles, ResumeError,
+    ResumeFrom, RunFile, RunFileError, RunResult, SampleOptions, SampleResult, Selection,
+    ServeRequest, StartWeights, StoreConfig, StoreError, StoreKind, Target, TargetError,
+    TargetResult, TaskResult, TilesAsked, TilesResult, TrainConfig, TrainData, TrainError,
+    TrainModel, TrainRequest, Trained, Trainer, TrainingState, Utilization, ValidationResult,
+    VolumeMode, WeightNames, WeightTensor, WeightsError, convert_weights, evaluate, infer, serve,
+    train,
 };
 pub use partita_tune::DivisionPolicy;

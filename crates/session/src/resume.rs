@@ -51,6 +51,14 @@ pub trait StepHook {
         Ok(())
     }
 
+    /// Called on every rank after an epoch, with the reports of all: whether the training ends there. All ranks must answer
+    /// the same.
+    ///
+    /// Errors: those that end the run.
+    fn ends(&mut self, _: &[EpochReport]) -> Result<bool, RunError> {
+        Ok(false)
+    }
+
     /// Called on every rank after a training step whose loss is infinite or NaN: where the repetition starts that looks
     /// for the layer. All ranks must answer the same.
     ///

@@ -99,7 +99,7 @@ pub struct Outcome {
     pub steps: u64,
     /// Time of all steps.
     pub seconds: Seconds,
-    /// The time at which [`Plan::ends`](crate::Plan::ends) ended the run after the last of `epochs`, if it did.
+    /// The time at which [`Plan::ends`](crate::Plan::ends), or the hook, ended the run after the last of `epochs`, if it did.
     #[serde(default)]
     pub ended: Option<Seconds>,
     /// Equal on all ranks but for times.
@@ -276,7 +276,7 @@ impl SessionRun<'_, '_> {
         if let Some(end) = self.evaluate_missing(runner, from)? {
             return Ok(end);
         }
-        if from.1 == 0 && self.ends(runner) {
+        if from.1 == 0 && self.ends(runner, false) {
             return Ok(RunEnd::Finished);
         }
         // An epoch that begins in its evaluation is evaluated here to its end.
@@ -321,7 +321,8 @@ impl SessionRun<'_, '_> {
                     return Ok(end);
                 }
                 done = 0;
-                if self.ends(runner) && !is_last {
+                let is_asked = self.hook.ends(&self.epochs)?;
+                if self.ends(runner, is_asked) && !is_last {
                     is_last = true;
                     if let Some(end) = self.settle(runner)? {
                         return Ok(end);
@@ -347,9 +348,10 @@ impl SessionRun<'_, '_> {
         self.validators.is_some() || self.joins.is_some()
     }
 
-    /// Whether the plan ends the training after the last epoch that is done.
-    fn ends(&mut self, runner: &RankRunner<'_>) -> bool {
-        let ends = !self.epochs.is_empty() && (self.session.plan.ends)(&self.epochs);
+    /// Whether the training ends after the last epoch that is done, as the hook asks or by the plan.
+    fn ends(&mut self, runner: &RankRunner<'_>, is_asked: bool) -> bool {
+        let by_plan = !self.epochs.is_empty() && (self.session.plan.ends)(&self.epochs);
+        let ends = by_plan || is_asked;
         self.ended = ends.then(|| self.seconds(runner));
         ends
     }

@@ -11,13 +11,14 @@ mod weights;
 
 pub use train::{
     AutoError, BestMetric, BestResult, CheckpointConfig, ClassResult, Classification, ComputeTimes,
-    ConvertRequest, ConvertResult, EndReason, EndedEarly, EpochResult, EvaluateResult,
-    ForwardRequest, InferRequest, InferResult, LISTENING, LastCheckpoint, MemoryResult,
-    MetricsFormat, Mismatch, OffloadConfig, OffloadError, OutputError, Peak, PhysicalError,
-    PredictionUnits, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile, RunFileError,
-    RunResult, SampleResult, ServeRequest, StartWeights, StoreConfig, StoreError, StoreKind,
-    TargetError, TargetResult, TaskResult, TilesAsked, TilesResult, TrainError, TrainRequest,
-    Trained, TrainingState, Utilization, ValidationResult, VolumeMode, convert_weights, evaluate,
-    infer, serve, train,
+    ConvertRequest, ConvertResult, EarlyStopping, EndReason, EndRules, EndedEarly, EpochResult,
+    EvaluateResult, ForwardRequest, InferRequest, InferResult, LISTENING, LastCheckpoint,
+    MemoryResult, MetricsFormat, Mismatch, OffloadConfig, OffloadError, OutputError, Peak,
+    PhysicalError, PredictionUnits, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile,
+    RunFileError, RunResult, SampleOptions, SampleResult, ServeRequest, StartWeights, StoreConfig,
+    StoreError, StoreKind, Target, TargetError, TargetResult, TaskResult, TilesAsked, TilesResult,
+    TrainConfig, TrainData, TrainError, TrainModel, TrainRequest, Trained, Trainer, TrainingState,
+    Utilization, ValidationResult, VolumeMode, WeightTensor, convert_weights, evaluate, infer,
+    serve, train,
 };
 pub use weights::{KernelAxes, Selection, WeightNames, WeightsError};

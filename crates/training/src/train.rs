@@ -36,6 +36,7 @@ mod store;
 mod tests;
 mod tiles;
 mod tiling;
+mod trainer;
 mod utilization;
 mod weights;
 
@@ -43,6 +44,7 @@ pub use checkpoint::{
     BestMetric, CheckpointConfig, LastCheckpoint, ResumeError, ResumeFrom, TrainingState,
 };
 pub use convert::{ConvertRequest, ConvertResult, convert_weights};
+pub use early_stopping::{EarlyStopping, EndRules, Target};
 pub use error::{AutoError, Mismatch, OutputError, TrainError};
 pub use evaluate::{EvaluateResult, evaluate};
 pub use forward::{ForwardRequest, VolumeMode};
@@ -50,6 +52,7 @@ pub use infer::{InferRequest, InferResult, PredictionUnits, infer};
 pub use metrics::MetricsFormat;
 pub use offload::{LISTENING, OffloadConfig, OffloadError, Processes, ServeRequest, serve};
 pub use per_sample::SampleResult;
+pub use preparation::SampleOptions;
 pub use record::{
     BestResult, ClassResult, Classification, EndReason, EndedEarly, EpochResult, MemoryResult,
     PhysicalError, ResultFiles, RunResult, TargetError, TargetResult, TaskResult, ValidationResult,
@@ -59,7 +62,9 @@ pub use run_file::{RunFile, StartWeights};
 pub use section::RunFileError;
 pub use store::{StoreConfig, StoreError, StoreKind};
 pub use tiling::{TilesAsked, TilesResult};
+pub use trainer::{TrainConfig, TrainData, TrainModel, Trainer};
 pub use utilization::{ComputeTimes, Peak, Utilization};
+pub use weights::WeightTensor;
 
 use crate::weights::LoadedWeights;
 use checkpoint::{BestFile, Checkpoints, Resume};
@@ -74,7 +79,7 @@ use partita_data::order::epoch_samples;
 use partita_data::{Dataset, Split, TargetRecord};
 use partita_forecast::{
     DescribedMachine, InputSource, MeasuredMachine, StrategyChoice, TargetMachine, accumulating,
-    launched, micro_note, model, search,
+    launched, micro_note, search,
 };
 use partita_formats::DType;
 use partita_graph::{Graph, initial_part};
@@ -96,6 +101,7 @@ use run::Run;
 use statistics::KeptSteps;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use trainer::EpochCallback;
 use utilization::UtilizationScale;
 use weights::WeightSink;
 
@@ -109,6 +115,8 @@ pub struct Trained {
     pub program: String,
     /// Its result, as written.
     pub result: RunResult,
+    /// Its weights where there is no output folder, in the order of weight files; else they are in a file.
+    pub weights: Vec<WeightTensor>,
     /// Why files are not where they were asked for, if so. The run is complete all the same.
     pub misplaced: Option<TrainError>,
 }
@@ -152,21 +160,27 @@ pub struct Trained {
 /// };
 /// let trained = partita::train(&context, &request)?.expect("ranks are threads");
 /// assert_eq!((trained.result.ranks, trained.result.epochs.len()), (2, 2));
-/// assert!(fs::exists(&trained.result.files.weights)?);
+/// let weights = trained.result.files.weights.expect("there is an output folder");
+/// assert!(fs::exists(&weights)?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn train(context: &Context, request: &TrainRequest) -> Result<Option<Trained>, TrainError> {
     let launch = run::join(context, &request.run_file, request.cores.as_deref())?;
-    train_with(&launch, request).map_err(|error| launch.shut_down(error))
+    let trainer = RunFile::read(&request.run_file).map(|file| Trainer::of_run_file(file, request));
+    let trained = trainer
+        .map_err(TrainError::from)
+        .and_then(|trainer| train_with(&launch, &trainer));
+    trained.map_err(|error| launch.shut_down(error))
 }
 
-fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trained>, TrainError> {
+fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>, TrainError> {
     let context = launch.context();
-    let mut run = Run::merge(RunFile::read(&request.run_file)?, request, launch)?;
+    let mut run = trainer.run(launch)?;
     launch.set_limit(run.watchdog)?;
-    let graph = adapted(&run, model::resolve(&run.model)?)?;
-    let dataset = Dataset::open(&run.data)?.ignoring(check::ignored(&graph));
-    let resume = resume(launch, &mut run, &request.resume, (&graph, &dataset))?;
+    let graph = adapted(&run, trainer.model.graph()?)?;
+    let dataset = trainer.data.open()?.ignoring(check::ignored(&graph));
+    let from = &trainer.request.resume;
+    let resume = resume(launch, &mut run, from, (&graph, &dataset))?;
     let sampling = crops::sampling(&run, &graph, &dataset)?;
     check_request(launch, &run, &graph, (&dataset, &sampling))?;
     let (start, dataset) = start::of_run(launch, &run, (&graph, dataset), resume.as_ref())?;
@@ -185,7 +199,11 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     })?;
     let crowded = oversubscription(local, run.threads, cores);
     let micro = micro_note(&strategy, &graph, run.accumulate);
-    let mut warnings = warnings(launch, resume.as_ref(), [crowded, micro, of_machine]);
+    let mut warnings = warnings(
+        launch,
+        resume.as_ref(),
+        [crowded, micro, of_machine, trainer.left_out()],
+    );
     let [training, validation] = run.samples(&sampling);
     let all = sampling.samples(Split::Train);
     let order = |epoch| epoch_samples(run.seed, epoch, all, training);
@@ -209,7 +227,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
     let loading = store::prepare(launch, &run, samples, &session, epoch, &limit)?;
     launch.check_agreement(|| identity(&run, &session, &preprocessing))?;
     let text = strategy.to_string();
-    let offload = Offload::start(launch, &run, (&request.run_file, &text), samples)?;
+    let offload = Offload::start(launch, &run, (trainer.run_file(), &text), samples)?;
     let task = Task {
         launch,
         run: &run,
@@ -224,6 +242,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
         offload: &offload,
         joined: joined.as_ref(),
         record: &data_record(&run, samples),
+        on_epoch: trainer.on_epoch.as_ref(),
     };
     let finished = run_session(&task, &strategy, warnings)?;
     finished
@@ -235,6 +254,7 @@ fn train_with(launch: &Launch<'_>, request: &TrainRequest) -> Result<Option<Trai
 fn trained(mut finished: Finished<'_>, session: &Session<'_>) -> Result<Trained, TrainError> {
     let saved = finished.save()?;
     Ok(Trained {
+        weights: std::mem::take(&mut finished.weights.tensors),
         program: session.main_program().title.clone(),
         result: saved.result.clone(),
         misplaced: saved.misplaced(),
@@ -320,7 +340,7 @@ fn checked(
 }
 
 /// Warnings of the checkpoint and new ones, which the first rank reports.
-fn warnings(launch: &Launch<'_>, resume: Option<&Resume>, new: [Option<String>; 3]) -> Vec<String> {
+fn warnings(launch: &Launch<'_>, resume: Option<&Resume>, new: [Option<String>; 4]) -> Vec<String> {
     let mut warnings = resume.map_or_else(Vec::new, |resume| resume.warnings.clone());
     if launch.is_first() {
         warnings.extend(new.into_iter().flatten());
@@ -359,6 +379,8 @@ struct Task<'r, 's> {
     record: &'r DataRecord,
     /// What validates by tiles, if the run does.
     joined: Option<&'r JoinedValidation>,
+    /// Called with the results of each epoch.
+    on_epoch: Option<&'r EpochCallback>,
 }
 
 /// Finds, opens and checks the checkpoint from which a run resumes, if it does.
@@ -466,7 +488,7 @@ fn check_request(
     check::metric_fits(run, graph, dataset)?;
     check::output_fits(run, environment)?;
     programs::check_given(run, graph, Some(sampling))?;
-    if launch.is_first() {
+    if launch.is_first() && run.output.is_some() {
         output::check(run, RunSize::of_model(graph, run), environment)?;
     }
     Ok(())
@@ -528,7 +550,13 @@ fn run_session<'r>(
     warnings.extend(begin_checkpoints(launch, checkpoints.as_ref()));
     let scale = task.scale();
     let metrics = open_metrics(task, output.as_ref(), &scale)?;
-    let mut sink = WeightSink::new(context, run, session, task.record, output);
+    let mut sink = WeightSink::new(
+        context,
+        run,
+        session,
+        task.record,
+        (output, launch.is_first()),
+    );
     let listener = listener(context, run, session, (metrics.as_ref(), &curve));
     let (results, lost) = task.offload.while_reporting(context, || {
         ranks::run(task, checkpoints.as_ref(), listener, baseline, &mut sink)
@@ -653,7 +681,7 @@ fn open_output(
     task: &Task<'_, '_>,
     prediction: Option<&str>,
 ) -> Result<Option<Output>, OutputError> {
-    if !task.launch.is_first() {
+    if !task.launch.is_first() || task.run.output.is_none() {
         return Ok(None);
     }
     let checkpoints = task.run.checkpoint.stored_max();
@@ -704,7 +732,7 @@ impl<'r> Task<'r, '_> {
         });
         let (context, session) = (self.launch.context(), self.session);
         let best = BestFile::new(
-            &self.run.output,
+            self.run.output_folder(),
             weights::metadata(self.run, session, self.record),
         );
         let begin = (last, Arc::clone(curve), best);

@@ -37,7 +37,7 @@ pub fn train(trained: &Trained, out: &mut dyn Write) -> io::Result<()> {
         .map(|best| ("best", best.path.as_deref()));
     let files = [
         ("trace", files.trace.as_deref()),
-        ("weights", Some(files.weights.as_str())),
+        ("weights", files.weights.as_deref()),
         ("result", files.result.as_deref()),
     ];
     for (name, file) in files.into_iter().chain(best) {

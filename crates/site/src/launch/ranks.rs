@@ -1,13 +1,13 @@
 //! Runs a session: one rank on this thread, or all ranks as threads.
 
-use super::agreement::{Agreement, ThreadAgreement, ThreadBallot};
+use super::agreement::{Agreement, Decision, ThreadAgreement, ThreadBallot, Vote};
 use crate::kernel_set::{CoreSlot, KernelSet, Precision, Processing};
 use partita_input::{LoadTally, Loading, Waker};
 use partita_program::Buffer;
 use partita_run::{Arena, RankRunner, RunError, Sink, Source, SystemClock, Transport};
 use partita_session::{
-    Boundary, Failed, JoinOutputs, Next, Outcome, Position, Progress, Repeat, Session, StepHook,
-    Validators,
+    Boundary, EpochReport, Failed, JoinOutputs, Next, Outcome, Position, Progress, Repeat, Session,
+    StepHook, Validators,
 };
 use partita_space::{Rank, Seconds};
 use partita_threads::{LaunchError, ThreadTransport, connect, launch};
@@ -29,6 +29,9 @@ pub type MakeSink<'w> = dyn Fn(Rank) -> Result<Box<dyn Sink>, RunError> + Sync +
 /// [`partita_session::InitialValues`], shared by all ranks.
 pub type InitialValues<'w> =
     dyn Fn(&Buffer, Range<usize>) -> Result<Option<Vec<f64>>, String> + Sync + 'w;
+
+/// Whether a training ends after an epoch.
+pub type OnEpoch<'w> = dyn Fn(&EpochReport) -> bool + Sync + 'w;
 
 /// Makes the hooks of the ranks of this process.
 pub trait MakeStepHook: Sync {
@@ -108,6 +111,8 @@ pub struct RunSetup<'w> {
     pub joins: Option<&'w dyn MakeJoins>,
     /// Whether another run follows, for which ranks that are processes stay joined.
     pub is_followed: bool,
+    /// Called on rank 0 with the report of each epoch; whether the training ends there.
+    pub on_epoch: Option<&'w OnEpoch<'w>>,
     /// Whether ranks meet at the end of each epoch, so that its report says what was loaded for it.
     pub shares_loads: bool,
 }
@@ -120,9 +125,13 @@ struct Part<'l> {
 /// A hook of a rank that also shares what ranks have loaded, so that reports of epochs have it.
 struct Counted<'a> {
     inner: Box<dyn StepHook + 'a>,
-    /// None where nobody wants to know before the end of the run.
-    agreement: Option<Box<dyn Agreement + 'a>>,
+    agreement: Box<dyn Agreement + 'a>,
+    /// Whether somebody wants to know before the end of the run.
+    shares: bool,
     tally: &'a LoadTally,
+    on_epoch: Option<&'a OnEpoch<'a>>,
+    /// Epochs that it was called with, or that were done before the run.
+    told: u64,
 }
 
 impl StepHook for Counted<'_> {
@@ -131,10 +140,33 @@ impl StepHook for Counted<'_> {
     }
 
     fn before_report(&mut self, epoch: u64) -> Result<(), RunError> {
-        if let Some(agreement) = &mut self.agreement {
-            agreement.share_loads(epoch, self.tally)?;
+        if self.shares {
+            self.agreement.share_loads(epoch, self.tally)?;
         }
         self.inner.before_report(epoch)
+    }
+
+    fn ends(&mut self, epochs: &[EpochReport]) -> Result<bool, RunError> {
+        let mut ends = self.inner.ends(epochs)?;
+        let Some(on_epoch) = self.on_epoch else {
+            return Ok(ends);
+        };
+        for report in epochs.iter().filter(|report| report.epoch >= self.told) {
+            // What rank 0 is told counts for all.
+            let votes = self.agreement.vote(report.epoch, Vote::default())?;
+            let decision = votes.map(|_| {
+                let mut stop = false;
+                self.agreement
+                    .while_others_wait(Box::new(|| stop = on_epoch(report)));
+                Decision {
+                    stop,
+                    ..Decision::default()
+                }
+            });
+            ends |= self.agreement.decide(report.epoch, decision)?.stop;
+        }
+        self.told = epochs.last().map_or(self.told, |last| last.epoch + 1);
+        Ok(ends)
     }
 
     fn repeat_from(&mut self, failed: &Failed) -> Result<Repeat<'_>, RunError> {
@@ -193,7 +225,10 @@ pub fn run_rank<'w>(
     };
     let mut hook = Counted {
         inner: setup.hook.hook(rank, agreement)?,
-        agreement: setup.shares_loads.then_some(of_loads),
+        agreement: of_loads,
+        shares: setup.shares_loads,
+        on_epoch: setup.on_epoch,
+        told: setup.position.epochs.len() as u64,
         tally: &setup.loading.tally,
     };
     let validators = setup

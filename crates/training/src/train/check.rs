@@ -323,10 +323,13 @@ pub fn metric_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), Tr
 
 /// Checks that the output folder is not the dataset.
 pub fn output_fits(run: &Run, environment: &Environment) -> Result<(), OutputError> {
-    let [output, data] = [&run.output, &run.data].map(|path| fs::canonicalize(path).ok());
+    let Some(folder) = &run.output else {
+        return Ok(());
+    };
+    let [output, data] = [folder, &run.data].map(|path| fs::canonicalize(path).ok());
     if output.is_some() && output == data {
         return Err(OutputError::IsDataset {
-            output: run.output.clone(),
+            output: folder.clone(),
             nearest: free_folder::anywhere(environment),
         });
     }

@@ -39,7 +39,7 @@ use partita_weights::checkpoint::CheckpointFolder;
 
 /// The folder of the checkpoints of a run.
 pub fn folder(run: &Run) -> CheckpointFolder {
-    CheckpointFolder::new(run.output.join(CHECKPOINTS))
+    CheckpointFolder::new(run.output_folder().join(CHECKPOINTS))
 }
 
 /// Bytes of the shards that a rank writes: the size of its snapshot.

@@ -24,9 +24,9 @@ pub fn refuse_early(
     if first.end == RunEnd::Finished {
         return Ok(());
     }
-    {
+    if let Some(output) = &run.output {
         let curve = curve.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = (&*run.model, run.output.clone());
+        let names = (&*run.model, output.clone());
         let history = curve.history(names, &first.epochs);
         task.launch.context().report(Event::EndedEarly(&history));
     }

@@ -199,6 +199,7 @@ impl Forward {
             no_prediction: true,
             ..TrainRequest::default()
         };
+        let output = file.output.clone();
         let mut run = Run::merge(file, &overrides, launch)?;
         let trained_on = run.data.clone();
         run.data = request.data.clone().unwrap_or(run.data);
@@ -222,9 +223,9 @@ impl Forward {
             because,
         } = read_volumes(launch, graph, &dataset, &sampling, asked)?;
         let file = match &request.weights {
-            _ if request.best => WeightFile::best(&run.output)?,
+            _ if request.best => WeightFile::best(&output)?,
             Some(path) => WeightFile::read(path)?,
-            None => WeightFile::of_training(&run.output, &request.run_file)?,
+            None => WeightFile::of_training(&output, &request.run_file)?,
         };
         let weights = start::of_forward(launch, (request, &run), (&file, &graph))?;
         let dataset = start::of_weights(launch, dataset, &weights)?;
@@ -590,6 +591,7 @@ impl Forward {
             validators: None,
             joins: ends.joins,
             is_followed: ends.is_followed,
+            on_epoch: None,
             shares_loads: false,
         };
         let results = launch.run(

@@ -290,6 +290,7 @@ impl InnerLoss<'_> {
             validators: None,
             joins: None,
             is_followed: true,
+            on_epoch: None,
             shares_loads: false,
         };
         let mut outcome = inner.run(&prepared.session, &setup)?;

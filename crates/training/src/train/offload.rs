@@ -66,7 +66,7 @@ pub struct Offload {
 /// What starting and joining need.
 struct Starting<'s> {
     run: &'s Run,
-    run_file: &'s Path,
+    run_file: Option<&'s Path>,
     strategy: &'s str,
     samples: Samples<'s>,
 }
@@ -78,7 +78,7 @@ impl Offload {
     pub fn start(
         launch: &Launch<'_>,
         run: &Run,
-        (run_file, strategy): (&Path, &str),
+        (run_file, strategy): (Option<&Path>, &str),
         samples: Samples<'_>,
     ) -> Result<Self, TrainError> {
         let starting = Starting {
@@ -121,18 +121,21 @@ impl Offload {
         })
     }
 
-    /// The validators of the ranks of this process, if there are some.
+    /// The validators of the ranks of this process, if there are some. A training is followed where a callback wants the
+    /// results of each epoch at its end.
     pub fn validators<'r>(
         &self,
         run: &Run,
         session: &'r Session<'r>,
+        is_followed: bool,
     ) -> Option<RemoteValidation<'r>> {
         if !self.has_validators {
             return None;
         }
         let needed = run.metrics_needed();
-        let is_awaited =
-            run.schedule.needs_validation() || needed.iter().any(|(_, metric)| metric.needs().0);
+        let is_awaited = is_followed
+            || run.schedule.needs_validation()
+            || needed.iter().any(|(_, metric)| metric.needs().0);
         let mut validators = self
             .validators
             .lock()
@@ -268,7 +271,11 @@ impl Starting<'_> {
             return Err(OffloadError::Hosts { role, count }.into());
         }
         let environment = launch.context().environment();
-        let (run_file, config) = (self.run_file, &self.run.offload);
+        let config = &self.run.offload;
+        let Some(run_file) = self.run_file else {
+            let reason = "it reads a run file, and this training has none".to_owned();
+            return Err(OffloadError::Start { role, reason }.into());
+        };
         let started: Vec<String> = launch.choose(|| {
             let new = Children::start(environment, role, count, run_file, config)?;
             let texts = new.addresses().iter().map(Address::to_string).collect();

@@ -117,7 +117,7 @@ impl RunSize {
 /// Errors: an obstacle at the path of the folder or of a file, a run that would be overwritten, another run that
 /// uses the folder, no write permission, too little space.
 pub fn check(run: &Run, size: RunSize, environment: &Environment) -> Result<(), OutputError> {
-    let path = run.output.as_path();
+    let path = run.output_folder();
     let refusal = |found: &str| refusal(path, found, environment);
     if !path.is_dir() && fs::symlink_metadata(path).is_ok() {
         let found = if path.exists() {
@@ -146,7 +146,7 @@ pub fn check(run: &Run, size: RunSize, environment: &Environment) -> Result<(), 
 
 /// Checks that no path of a file is blocked, and that no run is overwritten without permission.
 fn check_contents(run: &Run, environment: &Environment) -> Result<(), OutputError> {
-    let path = run.output.as_path();
+    let path = run.output_folder();
     let at = |name: &str| fs::symlink_metadata(path.join(name)).ok();
     if let Some(name) = FILES
         .iter()
@@ -250,7 +250,7 @@ impl Output {
         prediction: Option<&str>,
         environment: &Environment,
     ) -> Result<Self, OutputError> {
-        let path = run.output.as_path();
+        let path = run.output_folder();
         check(run, size, environment)?;
         let mut output = Self {
             path: path.to_owned(),

@@ -2,7 +2,7 @@
 
 use super::run_file::{is_scale, possible_scales};
 use super::section::{RunFileError, Section, float, short, suggest, whole};
-use partita_forecast::model;
+use super::trainer::TrainModel;
 use partita_forecast::model::ModelError;
 use partita_formats::DType;
 use partita_input::{
@@ -91,11 +91,11 @@ impl SampleOptions {
     /// The same with crops of the extents of the model's input where the run file gives none.
     ///
     /// Errors: a model that cannot be read.
-    pub fn of_model(mut self, model: &str) -> Result<Self, ModelError> {
+    pub fn of_model(mut self, model: &TrainModel) -> Result<Self, ModelError> {
         if let Some(crops) = &mut self.crops
             && crops.extent == OF_MODEL
         {
-            crops.extent = model::resolve(model)?.nodes[0].shape.extent;
+            crops.extent = model.graph()?.nodes[0].shape.extent;
         }
         Ok(self)
     }

@@ -4,10 +4,10 @@ use super::checkpoint::{self, Checkpoints, Resume};
 use super::error::TrainError;
 use super::joined::JoinedValidation;
 use super::weights::WeightSink;
-use super::{Task, ending, initial_values};
+use super::{Task, ending, initial_values, results};
 use partita_program::Role;
 use partita_run::{NoSink, SystemClock};
-use partita_session::Outcome;
+use partita_session::{EpochReport, Outcome};
 use partita_site::launch::{
     Listener, MakeJoins, MakeValidators, MemoryBaseline, MemoryUsage, RunSetup,
 };
@@ -32,14 +32,26 @@ pub fn run(
         Some(_) => &flag,
         None => context.cancel(),
     };
-    let create = |joined: &JoinedValidation| joined.files(launch, &run.output);
+    let folder = run.output.as_ref();
+    let folder = folder.unwrap_or(&context.environment().temporary);
+    let create = |joined: &JoinedValidation| joined.files(launch, folder);
     let files = task.joined.map(create).transpose()?;
     let files = task.joined.zip(files.as_ref());
     let files = files.map(|(joined, (files, _))| joined.inner(files, context, cancel));
     let (graph, start) = (task.graph, task.start);
     let from = (position.epoch, position.done);
-    let validators = task.offload.validators(run, session);
+    let validators = task
+        .offload
+        .validators(run, session, task.on_epoch.is_some());
     let mesh = session.main_program().mesh;
+    let metrics = results::Metrics {
+        targets: task.dataset.targets(),
+        record: task.record.targets.as_ref(),
+    };
+    let (tally, callback) = (&task.loading.tally, task.on_epoch);
+    let on_epoch = |report: &EpochReport| {
+        callback.is_some_and(|call| call.is_break(&metrics.epoch(report, tally)))
+    };
     let setup = RunSetup {
         kernels: run.kernels,
         precision: run.precision,
@@ -71,6 +83,7 @@ pub fn run(
         validators: validators.as_ref().map(|it| it as &dyn MakeValidators),
         joins: files.as_ref().map(|files| files as &dyn MakeJoins),
         is_followed: false,
+        on_epoch: callback.is_some().then_some(&on_epoch),
         shares_loads: !run.metrics.is_empty(),
     };
     let results = launch.run(session, &setup, run.collectives, listener, baseline, sink);

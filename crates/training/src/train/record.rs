@@ -157,6 +157,7 @@ impl fmt::Display for EndedEarly {
                 f,
                 "{metric} is {value} and has not improved since epoch {best_epoch}, where it was {best}"
             ),
+            (EndReason::Callback, _, _) => f.write_str("the callback of the training ended it"),
             (EndReason::Target | EndReason::NoImprovement, _, _) => {
                 write!(f, "{metric} has not improved")
             }
@@ -172,6 +173,8 @@ pub enum EndReason {
     NoImprovement,
     /// `target`.
     Target,
+    /// The callback of a [`Trainer`](crate::Trainer).
+    Callback,
 }
 
 /// The target of a training.
@@ -307,7 +310,8 @@ pub struct ResultFiles {
     /// Trace of the last steps.
     pub trace: Option<String>,
     /// Parameters and states.
-    pub weights: String,
+    /// None where they are in memory.
+    pub weights: Option<String>,
     /// The result.
     pub result: Option<String>,
     /// The prediction, if there is one.

@@ -1,11 +1,12 @@
 //! The result of a finished run, and its files.
 
+use super::checkpoint::BestMetric;
 use super::curve::LossCurve;
 use super::error::TrainError;
-use super::output::{PREDICTION, RESULT, TRACE, WEIGHTS, rescue_folders};
+use super::output::{Output, PREDICTION, RESULT, TRACE, WEIGHTS, rescue_folders};
 use super::record::{
-    BestResult, ClassResult, Classification, EpochResult, MemoryResult, PhysicalError, ResultFiles,
-    RunResult, TargetError, TaskResult, ValidationResult,
+    BestResult, ClassResult, Classification, EndReason, EndedEarly, EpochResult, MemoryResult,
+    PhysicalError, ResultFiles, RunResult, TargetError, TaskResult, ValidationResult,
 };
 use super::run::Run;
 use super::store;
@@ -15,7 +16,7 @@ use super::weights::SavedWeights;
 use partita_data::TargetRecord;
 use partita_forecast::machine::is_local;
 use partita_forecast::trace;
-use partita_input::{Loading, Preparation};
+use partita_input::{LoadTally, Loading, Preparation};
 use partita_oracle::{Comparison, Prediction, compare};
 use partita_program::Program;
 use partita_run::{Footprint, Trace};
@@ -76,7 +77,8 @@ pub struct Finished<'r> {
 
 /// Paths of the files of a run.
 pub struct Files {
-    weights: PathBuf,
+    /// None where they are in memory.
+    weights: Option<PathBuf>,
     /// The folder of all other files; `None` if no folder could be written.
     records: Option<PathBuf>,
 }
@@ -108,7 +110,7 @@ impl Saved {
         };
         Some(TrainError::Elsewhere {
             faults: self.faults,
-            weights: self.files.weights,
+            weights: self.files.weights.unwrap_or_default(),
             records,
         })
     }
@@ -129,6 +131,19 @@ fn mean(validation: &Validation, figure: fn(&ClassCount) -> Option<f64>) -> Opti
     (count > 0).then(|| figures.iter().sum::<f64>() / count as f64)
 }
 
+/// The end of a training that no rule ended: its callback did.
+fn asked_end(outcome: &Outcome) -> Option<EndedEarly> {
+    let last = outcome.epochs.last()?;
+    Some(EndedEarly {
+        epoch: last.epoch + 1,
+        reason: EndReason::Callback,
+        metric: BestMetric::TrainingLoss.name(),
+        value: Some(last.training_loss),
+        best_epoch: None,
+        best_value: None,
+    })
+}
+
 /// Indented JSON.
 pub fn pretty(value: &impl serde::Serialize) -> Result<String, serde_json::Error> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
@@ -140,9 +155,21 @@ impl Finished<'_> {
     /// Errors: a result that is not valid JSON.
     pub fn save(&mut self) -> Result<Saved, TrainError> {
         let mut faults = self.weights.faults.clone();
-        let weights = self.weights.folder().join(WEIGHTS);
-        let folders = once(self.weights.folder().to_owned())
-            .chain(rescue_folders(self.weights.output.path(), self.environment));
+        let Some(own) = self.weights.folder().map(Path::to_owned) else {
+            let files = Files {
+                weights: None,
+                records: None,
+            };
+            let result = self.result(&files);
+            return Ok(Saved {
+                result,
+                files,
+                faults,
+            });
+        };
+        let weights = own.join(WEIGHTS);
+        let rescue = rescue_folders(self.run.output_folder(), self.environment);
+        let folders = once(own).chain(rescue);
         let mut saved = None;
         for folder in folders {
             match self.save_result(&weights, &folder)? {
@@ -158,7 +185,7 @@ impl Finished<'_> {
         }
         let Some((folder, mut result)) = saved else {
             let files = Files {
-                weights,
+                weights: Some(weights),
                 records: None,
             };
             let result = self.result(&files);
@@ -180,7 +207,7 @@ impl Finished<'_> {
             let _ = partita_files::write_whole(&folder.join(RESULT), pretty(&result)?.as_bytes());
         }
         let files = Files {
-            weights,
+            weights: Some(weights),
             records: Some(folder),
         };
         Ok(Saved {
@@ -197,20 +224,23 @@ impl Finished<'_> {
         folder: &Path,
     ) -> Result<io::Result<RunResult>, TrainError> {
         let files = Files {
-            weights: weights.to_owned(),
+            weights: Some(weights.to_owned()),
             records: Some(folder.to_owned()),
         };
         let result = self.result(&files);
         let prediction = self.prediction.as_ref().map(pretty).transpose()?;
         let text = pretty(&result)?;
-        let is_asked_for = folder == self.weights.output.path();
+        let is_asked_for = folder == self.run.output_folder();
         let write = || {
             if !folder.is_dir() {
                 fs::create_dir(folder)?;
             }
             match prediction {
                 // Written before the run.
-                Some(_) if is_asked_for => self.weights.output.place_prediction()?,
+                Some(_) if is_asked_for => {
+                    let output = self.weights.output.as_mut();
+                    output.map_or(Ok(()), Output::place_prediction)?;
+                }
                 Some(text) => {
                     partita_files::write_whole(&folder.join(PREDICTION), text.as_bytes())?
                 }
@@ -284,10 +314,10 @@ impl Finished<'_> {
             compute: ComputeTimes::of(self.program, &self.outcomes),
             step_seconds_median: first.step_seconds,
             steps_measured: first.measured_steps,
-            epochs: first.epochs.iter().map(|one| self.epoch(one)).collect(),
+            epochs: self.epochs(),
             best: self.best.clone(),
             ended_early: (first.epochs.len() < run.epochs)
-                .then(|| run.ends.end(&first.epochs))
+                .then(|| run.ends.end(&first.epochs).or_else(|| asked_end(first)))
                 .flatten(),
             target: run
                 .ends
@@ -300,7 +330,7 @@ impl Finished<'_> {
             tasks: self.tasks(),
             files: ResultFiles {
                 trace: record(TRACE),
-                weights: files.weights.display().to_string(),
+                weights: files.weights.as_ref().map(|it| it.display().to_string()),
                 result: record(RESULT),
                 prediction: self.prediction.as_ref().and_then(|_| record(PREDICTION)),
                 checkpoint: self
@@ -317,20 +347,13 @@ impl Finished<'_> {
         }
     }
 
-    fn epoch(&self, epoch: &EpochReport) -> EpochResult {
-        let validation = epoch.validation.as_ref();
+    fn epochs(&self) -> Vec<EpochResult> {
         let metrics = Metrics {
             targets: self.targets,
             record: self.record,
         };
-        EpochResult {
-            epoch: epoch.epoch + 1,
-            training_loss: epoch.training_loss,
-            samples: epoch.samples,
-            seconds: epoch.training_seconds,
-            loads: self.loading.tally.epoch(epoch.epoch),
-            validation: validation.map(|validation| metrics.validation(validation)),
-        }
+        let result = |epoch| metrics.epoch(epoch, &self.loading.tally);
+        self.first().epochs.iter().map(result).collect()
     }
 
     fn memory(&self) -> MemoryResult {
@@ -381,6 +404,19 @@ pub struct Metrics<'t> {
 }
 
 impl Metrics<'_> {
+    /// The result of an epoch, with what was loaded for it.
+    pub fn epoch(&self, epoch: &EpochReport, tally: &LoadTally) -> EpochResult {
+        let validation = epoch.validation.as_ref();
+        EpochResult {
+            epoch: epoch.epoch + 1,
+            training_loss: epoch.training_loss,
+            samples: epoch.samples,
+            seconds: epoch.training_seconds,
+            loads: tally.epoch(epoch.epoch),
+            validation: validation.map(|validation| self.validation(validation)),
+        }
+    }
+
     /// The metrics of an evaluation.
     pub fn validation(&self, validation: &Validation) -> ValidationResult {
         let count = validation.samples as f64;

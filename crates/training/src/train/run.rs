@@ -8,6 +8,7 @@ use super::offload::config::OffloadConfig;
 use super::preparation::SampleOptions;
 use super::run_file::{RunFile, StartWeights};
 use super::store::config::{StoreConfig, StoreKind};
+use super::trainer::{TrainConfig, TrainModel};
 use partita_data::Split;
 use partita_forecast::StrategyChoice;
 use partita_graph::Loss;
@@ -70,8 +71,8 @@ pub struct Run {
     pub data: PathBuf,
     /// Whether and where samples stay after they were read.
     pub store: StoreConfig,
-    /// Output folder.
-    pub output: PathBuf,
+    /// Output folder; none where results are wanted in memory alone.
+    pub output: Option<PathBuf>,
     /// Whether a run in the output folder may be replaced.
     pub overwrite: bool,
     /// Number of ranks: of the launcher, the request, or the run file.
@@ -154,9 +155,18 @@ pub fn join<'c>(
     cores: Option<&[usize]>,
 ) -> Result<Launch<'c>, TrainError> {
     let file = RunFile::read(run_file).ok();
-    let of_file = file.as_ref().and_then(|file| file.cores.as_deref());
-    let confined = cores.or(of_file).map_or(Ok(()), confine);
-    if file.is_some_and(|file| !file.pin) {
+    join_with(context, file.as_ref().map(|file| &file.config), cores)
+}
+
+/// As [`join`], with a configuration.
+pub fn join_with<'c>(
+    context: &'c Context,
+    config: Option<&TrainConfig>,
+    cores: Option<&[usize]>,
+) -> Result<Launch<'c>, TrainError> {
+    let configured = config.and_then(|config| config.cores.as_deref());
+    let confined = cores.or(configured).map_or(Ok(()), confine);
+    if config.is_some_and(|config| !config.pin) {
         context.core_locks().switch_off();
     }
     let launch = Launch::join(context)?;
@@ -167,14 +177,30 @@ pub fn join<'c>(
 }
 
 impl Run {
-    /// Merges a run file, the overrides of the request, and the ranks of the launch.
-    ///
-    /// Errors: ranks or collectives that the launch does not have; an invalid strategy; nothing to fill.
+    /// As [`Self::of_config`], with the configuration of a run file.
     pub fn merge(
         file: RunFile,
         request: &TrainRequest,
         launch: &Launch<'_>,
     ) -> Result<Self, TrainError> {
+        let names = (&TrainModel::Named(file.model), file.data);
+        Self::of_config(names, Some(file.output), file.config, (request, launch))
+    }
+
+    /// Merges the configuration of a training of a model and data, the overrides of a request, and the ranks of the launch.
+    /// Without an output folder there are neither checkpoints nor files of metrics.
+    ///
+    /// Errors: ranks or collectives that the launch does not have; an invalid strategy; nothing to fill.
+    pub fn of_config(
+        (model, data): (&TrainModel, PathBuf),
+        output: Option<PathBuf>,
+        mut file: TrainConfig,
+        (request, launch): (&TrainRequest, &Launch<'_>),
+    ) -> Result<Self, TrainError> {
+        if output.is_none() {
+            file.checkpoint = CheckpointConfig::NONE;
+            file.metrics.clear();
+        }
         let ranks = launch.ranks(request.ranks, file.ranks)?;
         let collectives = if request.library_collectives {
             launch.library_collectives()?
@@ -209,18 +235,21 @@ impl Run {
             offload: file.offload,
             is_resumed: false,
             begins_anew: false,
-            samples: file.samples.of_model(&file.model)?,
-            model: file.model,
+            samples: file.samples.of_model(model)?,
+            model: model.name().to_owned(),
             loss: file.loss,
             metrics: file.metrics,
-            data: file.data,
+            data,
             store,
-            output: file.output,
+            output,
             kernels: file
                 .kernels
                 .on(request.device.unwrap_or(file.device), file.precision)?,
             precision: file.precision,
-            loss_scaling: file.loss_scaling,
+            loss_scaling: match file.precision {
+                Precision::F16 => file.loss_scaling.or(Some(LossScaling::Dynamic)),
+                Precision::F32 | Precision::F64 | Precision::Bf16 => file.loss_scaling,
+            },
             batch: file.batch.saturating_mul(file.accumulate),
             accumulate: file.accumulate,
             epochs: file.epochs,
@@ -239,6 +268,12 @@ impl Run {
             freeze: file.freeze,
             freeze_statistics: file.freeze_statistics,
         })
+    }
+
+    /// The output folder of a run that has one.
+    pub fn output_folder(&self) -> &Path {
+        let output = self.output.as_deref();
+        output.expect("only a run with an output folder writes files")
     }
 
     /// Samples of an epoch: those that its updates take, and those that are validated.

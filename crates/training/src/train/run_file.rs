@@ -4,22 +4,21 @@ mod optimizer;
 mod schedule;
 pub mod words;
 
-use super::checkpoint::{self, CheckpointConfig};
+use super::checkpoint;
 use super::early_stopping::EndRules;
 use super::metrics::MetricsFormat;
-use super::offload::config::{OffloadConfig, cores, read_offload};
+use super::offload::config::{cores, read_offload};
 use super::preparation::SampleOptions;
 use super::section::{RunFileError, Section, all_faults, suggest, syntax};
-use super::store::config::{DataOptions, StoreConfig};
+use super::store::config::DataOptions;
+use super::trainer::{TrainConfig, WATCHDOG};
 use crate::weights::{Selection, WeightNames};
 use partita_forecast::EMA_MAX;
 use partita_graph::{Loss, text};
 use partita_input::CheckScope;
-use partita_program::Optimizer;
-use partita_session::{LOSS_SCALES, LearningRateSchedule, LossScaling};
+use partita_session::{LOSS_SCALES, LossScaling};
 use partita_site::kernel_set::{KernelSet, Precision};
 use partita_site::near_file;
-use partita_space::{Bytes, Seconds};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
@@ -74,90 +73,17 @@ const WEIGHTS_KEYS: [&str; 8] = [
 ];
 /// What `freeze` may be.
 const FREEZE: &str = "a list of layers or parameters, like [\"enc*\", \"bn1.gamma\"]";
-const WATCHDOG: Seconds = Seconds(60.0);
-
 /// A run file. Paths are relative to the current folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFile {
     /// Model of the zoo or path of a model file.
     pub model: String,
-    /// Loss in the words of a model file (default: that of the model).
-    pub loss: Option<Loss>,
     /// A dataset folder or a single HDF5 file.
     pub data: PathBuf,
-    /// Whether and where samples stay after they were read (default: nowhere).
-    pub store: StoreConfig,
     /// Output folder.
     pub output: PathBuf,
-    /// Whether a run in the output folder may be replaced (default: false).
-    pub overwrite: bool,
-    /// Number of ranks (default: 1).
-    pub ranks: usize,
-    /// Threads per rank (default: 1).
-    pub threads: usize,
-    /// Cores that the run may use (default: all that the process may use).
-    pub cores: Option<Vec<usize>>,
-    /// Whether the threads of ranks are pinned to cores (default: true).
-    pub pin: bool,
-    /// `auto` (default) or a strategy.
-    pub strategy: String,
-    /// Whether `auto` may choose micro-batches where batch norm, or Dice over a batch, then takes its sums over one of
-    /// them (default: false).
-    pub micro_statistics: bool,
-    /// Name or path of a machine file (default: this machine, measured).
-    pub machine: Option<String>,
-    /// Kernel set (default: the fast one).
-    pub kernels: KernelSet,
-    /// Where kernels compute (default: the processor).
-    pub device: KernelSet,
-    /// Type of activations and parameters (default: f32).
-    pub precision: Precision,
-    /// How gradients in f16 are scaled (default: by a factor that follows them).
-    pub loss_scaling: Option<LossScaling>,
-    /// Global batch size.
-    pub batch: usize,
-    /// Steps of `batch` samples whose gradients are accumulated for one update (default: 1).
-    pub accumulate: usize,
-    /// Number of epochs.
-    pub epochs: usize,
-    /// Seed of sample order, initial values and dropout (default: 1).
-    pub seed: u64,
-    /// Preparation and augmentation of samples (default: none).
-    pub samples: SampleOptions,
-    /// How much of the data is looked at before the run (default: some samples).
-    pub check_data: CheckScope,
-    /// Files of metrics that the run writes (default: none).
-    pub metrics: Vec<MetricsFormat>,
-    /// Watchdog limit: longest time without progress (default: 60 s).
-    pub watchdog: Seconds,
-    /// Memory limit of a rank (default: the memory available divided by the ranks).
-    pub memory: Option<Bytes>,
-    /// Optimizer (default: Adam with its usual constants).
-    pub optimizer: Optimizer,
-    /// Whether biases, scales, shifts and slopes have the weight decay and the trust ratio of the optimizer
-    /// (default: true, but false for LARS and LAMB).
-    pub decay_norms: bool,
-    /// Gradient clipping: largest global norm.
-    pub clip: Option<f64>,
-    /// Decay of the exponential moving averages of the weights, which then are evaluated and saved (default: no averages).
-    pub ema: Option<f64>,
-    /// Learning-rate schedule.
-    pub schedule: LearningRateSchedule,
-    /// When checkpoints are written, and which are kept.
-    pub checkpoint: CheckpointConfig,
-    /// Weights to start from (default: initial values drawn by the seed).
-    pub weights: Option<StartWeights>,
-    /// What is done in processes of its own (default: nothing).
-    pub offload: OffloadConfig,
-    /// Layers and parameters that are not trained, as patterns of
-    /// [`Graph::with_frozen`](partita_graph::Graph::with_frozen) (default: none).
-    pub freeze: Vec<String>,
-    /// Whether batch norms without trained parameters keep their running statistics (default: true).
-    pub freeze_statistics: bool,
-    /// Whether the training samples of an epoch that do not fill an update are left out (default: false).
-    pub drop_last: bool,
-    /// When the training ends before its last epoch (default: not).
-    pub ends: EndRules,
+    /// Everything else.
+    pub config: TrainConfig,
 }
 
 /// Weights from which a training starts.
@@ -274,13 +200,13 @@ impl RunFile {
         let watchdog = top.time("watchdog", "60 s")?.unwrap_or(WATCHDOG);
         let (optimizer, data) = (optimizer::optimizer(&top)?, DataOptions::read(&top)?);
         let checkpoint = checkpoint::section(&top)?;
-        Ok(Self {
-            model: top.need("model", top.text("model", model)?, model)?,
-            loss: loss(&top)?,
-            metrics: metrics(&top)?,
-            data: data.path,
+        let model = top.need("model", top.text("model", model)?, model)?;
+        let (loss, metrics) = (loss(&top)?, metrics(&top)?);
+        let output = top.need("output", output, folder)?;
+        let config = TrainConfig {
+            loss,
+            metrics,
             store: data.store,
-            output: top.need("output", output, folder)?.into(),
             overwrite: top.flag("overwrite")?.unwrap_or(false),
             ranks: top.count("ranks")?.unwrap_or(1),
             threads: top.count("threads")?.unwrap_or(1),
@@ -319,6 +245,12 @@ impl RunFile {
             freeze: names(&top, "freeze", FREEZE)?,
             freeze_statistics: top.flag("freeze_statistics")?.unwrap_or(true),
             drop_last: top.flag("drop_last")?.unwrap_or(false),
+        };
+        Ok(Self {
+            model,
+            data: data.path,
+            output: output.into(),
+            config,
         })
     }
 }

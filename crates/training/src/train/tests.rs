@@ -14,9 +14,10 @@ mod session;
 mod slips;
 mod statistics;
 mod store;
+mod trainer;
 mod tuned;
 
-use crate::train::{TrainError, TrainRequest, Trained, train_with};
+use crate::train::{RunFile, TrainError, TrainRequest, Trained, Trainer, train_with};
 use partita_site::launch::Launch;
 use partita_site::{Context, Environment, Progress};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ fn train(
     let times = environment.temporary.join("partita-tests/measured.sqlite");
     environment.measured_times = Some(times);
     let context = Context::watched(environment, Arc::new(progress), Arc::clone(cancel));
-    let trained = train_with(&Launch::threads(&context), request)?;
+    let trainer = Trainer::of_run_file(RunFile::read(&request.run_file)?, request);
+    let trained = train_with(&Launch::threads(&context), &trainer)?;
     Ok(trained.expect("ranks are threads"))
 }

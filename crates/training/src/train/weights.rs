@@ -18,8 +18,10 @@ use std::path::{Path, PathBuf};
 /// another folder, so the weights are lost only if no folder can be written.
 pub struct WeightSink<'c> {
     context: &'c Context,
-    /// `None` on a rank that does not write.
+    /// `None` on a rank that does not write, and where the weights stay in memory.
     output: Option<Output>,
+    /// The weights, where they stay in memory.
+    memory: Option<Vec<WeightTensor>>,
     /// Alternative folders, the next one last.
     folders: Vec<PathBuf>,
     /// The current folder; `None` for the output folder.
@@ -33,10 +35,23 @@ pub struct WeightSink<'c> {
     has_failed: bool,
 }
 
+/// Values of a parameter or running statistic, by its name in the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WeightTensor {
+    /// Its name.
+    pub name: String,
+    /// Its shape, in the order of dims of weight files.
+    pub shape: Vec<usize>,
+    /// Its values, the last dim fastest.
+    pub values: Values,
+}
+
 /// Weights that were saved.
 pub struct SavedWeights {
-    /// The requested folder.
-    pub output: Output,
+    /// The requested folder; none where they are in memory.
+    pub output: Option<Output>,
+    /// The weights in memory.
+    pub tensors: Vec<WeightTensor>,
     /// The actual folder, if it is another.
     pub rescue: Option<PathBuf>,
     /// Why.
@@ -44,31 +59,35 @@ pub struct SavedWeights {
 }
 
 impl SavedWeights {
-    /// The folder of the weights.
-    pub fn folder(&self) -> &Path {
-        self.rescue.as_deref().unwrap_or(self.output.path())
+    /// The folder of the weights; none where they are in memory.
+    pub fn folder(&self) -> Option<&Path> {
+        let asked = self.output.as_ref().map(Output::path);
+        self.rescue.as_deref().or(asked)
     }
 }
 
 impl<'c> WeightSink<'c> {
-    /// A sink without a file yet, of weights with this record of their data.
+    /// A sink without a file yet, of weights with this record of their data. Without an output folder the rank that has
+    /// `output` none and `is_first` keeps them.
     pub fn new(
         context: &'c Context,
         run: &Run,
         session: &Session<'_>,
         record: &DataRecord,
-        output: Option<Output>,
+        (output, is_first): (Option<Output>, bool),
     ) -> Self {
         let entry = |tensor: PersistentTensor| Entry {
             element: element(&tensor),
             name: tensor.name,
             shape: tensor.dims.to_vec(),
         };
-        let mut folders = rescue_folders(&run.output, context.environment());
+        let rescue = |output: &Path| rescue_folders(output, context.environment());
+        let mut folders = run.output.as_deref().map_or_else(Vec::new, rescue);
         folders.reverse();
         Self {
             context,
             output,
+            memory: (is_first && run.output.is_none()).then(Vec::new),
             folders,
             rescue: None,
             metadata: metadata(run, session, record),
@@ -85,8 +104,12 @@ impl<'c> WeightSink<'c> {
 
     /// The saved weights; `None` on a rank that does not write.
     pub fn saved(self) -> Option<SavedWeights> {
+        if self.output.is_none() && self.memory.is_none() {
+            return None;
+        }
         Some(SavedWeights {
-            output: self.output?,
+            output: self.output,
+            tensors: self.memory.unwrap_or_default(),
             rescue: self.rescue,
             faults: self.faults,
         })
@@ -207,6 +230,13 @@ impl TensorSink for WeightSink<'_> {
                 panic!("`{}` is kept in f32 or f64", tensor.name)
             }
         };
+        if let Some(memory) = &mut self.memory {
+            return memory.push(WeightTensor {
+                name: tensor.name.clone(),
+                shape: tensor.dims.to_vec(),
+                values,
+            });
+        }
         if let Err(error) = self.push(&values) {
             self.fail(&error);
         }
@@ -214,6 +244,7 @@ impl TensorSink for WeightSink<'_> {
 
     fn finish(&mut self) -> Result<bool, NotSaved> {
         if !self.has_failed
+            && self.memory.is_none()
             && let Err(reason) = self.place()
         {
             self.fail(&reason);

@@ -36,6 +36,15 @@ impl Default for CheckpointConfig {
 }
 
 impl CheckpointConfig {
+    /// No checkpoints.
+    pub const NONE: Self = Self {
+        every_epochs: None,
+        every_steps: None,
+        every: None,
+        best: None,
+        keep: 0,
+    };
+
     /// Whether checkpoints are written at all.
     pub fn is_on(&self) -> bool {
         self.keep > 0

@@ -29,6 +29,7 @@ pub enum ResumeFrom {
 pub fn find(run: &Run, from: &ResumeFrom) -> Result<Option<PathBuf>, ResumeError> {
     let (folder, is_needed) = match from {
         ResumeFrom::Start => return Ok(None),
+        ResumeFrom::Newest | ResumeFrom::Auto if run.output.is_none() => return Ok(None),
         ResumeFrom::Newest => (folder(run), true),
         ResumeFrom::Auto => (folder(run), false),
         ResumeFrom::Path(path) if path.join(MANIFEST).exists() => return Ok(Some(path.clone())),

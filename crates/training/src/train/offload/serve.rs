@@ -91,7 +91,7 @@ pub fn serve(
         ..TrainRequest::default()
     };
     let file = RunFile::read(&request.run_file)?;
-    if !file.pin {
+    if !file.config.pin {
         context.core_locks().switch_off();
     }
     let run = Run::merge(file, &overrides, &launch)?;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const MODEL: &str = "model tiny
+pub(super) const MODEL: &str = "model tiny
 input x channels=2 extent=4x4x4
 c1 = conv x filters=3 kernel=3 pad=1 bias=false
 b1 = batch_norm c1 epsilon=1e-5 momentum=0.1
@@ -26,6 +26,9 @@ f = flatten p1
 fc = linear f features=2 bias=true
 loss = mse fc
 ";
+
+/// Names of the targets.
+pub(super) const TARGETS: [&str; 2] = ["sum", "difference"];
 
 const RUN: &str = "batch = 4
 epochs = 6
@@ -64,12 +67,20 @@ pub(super) fn case(replaced: &[(&str, &str)]) -> TempDir {
     folder
 }
 
+/// Voxels and targets of a universe.
+pub(super) fn samples(universe: u64) -> (Vec<i16>, [f32; 2]) {
+    let levels = [universe * 7 % 5, universe * 3 % 4].map(|level| level as i16);
+    let voxels = (0..128).map(|i| levels[i / 64] + (i * 5 % 3) as i16);
+    let [a, b] = levels.map(|level| f32::from(level) / 4.0);
+    (voxels.collect(), [(a + b) / 2.0, a - b])
+}
+
 fn write_dataset(path: &Path) {
     let spec = DatasetSpec {
         kind: Kind::Cosmology,
         shape: [2, 4, 4, 4],
         dtype: DType::Int16,
-        targets: vec!["sum".to_owned(), "difference".to_owned()],
+        targets: TARGETS.map(str::to_owned).to_vec(),
         labels: None,
         layout: Layout::Contiguous,
         train: (0..10).collect(),
@@ -80,12 +91,9 @@ fn write_dataset(path: &Path) {
     let mut writer = DatasetWriter::create(path, &spec).unwrap();
     for split in [Split::Train, Split::Validation] {
         while let Some(universe) = writer.next_universe(split) {
-            let levels = [universe * 7 % 5, universe * 3 % 4].map(|level| level as i16);
-            let voxels = (0..128).map(|i| levels[i / 64] + (i * 5 % 3) as i16);
-            let [a, b] = levels.map(|level| f32::from(level) / 4.0);
-            let unit = [(a + b) / 2.0, a - b];
+            let (voxels, unit) = samples(universe);
             writer
-                .append(split, &Samples::I16(voxels.collect()), &unit, &unit)
+                .append(split, &Samples::I16(voxels), &unit, &unit)
                 .unwrap();
         }
     }

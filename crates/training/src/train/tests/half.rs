@@ -1,8 +1,7 @@
 //! Trainings with activations in bf16 and f16.
 
 use super::command::case;
-use crate::train::{ResumeFrom, TrainRequest, train_with};
-use partita_site::launch::Launch;
+use crate::train::{ResumeFrom, TrainRequest};
 use partita_site::{Context, Environment, Silent};
 use serde_json::Value;
 use std::fs;
@@ -28,7 +27,7 @@ fn trained(kernels: &str, precision: &str, strategy: &str) -> (TempDir, Value) {
         no_prediction: true,
         ..TrainRequest::default()
     };
-    let trained = train_with(&Launch::threads(&context), &request).unwrap();
+    let trained = crate::train::train(&context, &request).unwrap();
     let result = serde_json::to_value(&trained.unwrap().result).unwrap();
     (folder, result)
 }
@@ -102,7 +101,7 @@ fn a_resumed_training_goes_on_with_its_loss_scale() {
         ..Environment::default()
     });
     let run = |request: &TrainRequest| {
-        let trained = train_with(&Launch::threads(&context), request).unwrap();
+        let trained = crate::train::train(&context, request).unwrap();
         let result = serde_json::to_value(&trained.unwrap().result).unwrap();
         let weights = fs::read(folder.path().join("out/weights.safetensors")).unwrap();
         (losses(&result), result["loss_scale"].clone(), weights)

@@ -1,6 +1,7 @@
 //! Run files: keys, values, and what is refused.
 
 use crate::train::run_file::RunFile;
+use crate::train::trainer::TrainConfig;
 use partita_program::{Optimizer, Transform};
 use partita_session::{LearningRateSchedule, Milestones, WarmupLength};
 use partita_site::kernel_set::{KernelSet, Precision};
@@ -44,7 +45,7 @@ learning_rate = 1e-3
 
 #[test]
 fn everything_that_can_be_said_is_read() {
-    let run = RunFile::parse(FULL, "RUN.toml").unwrap();
+    let run = RunFile::parse(FULL, "RUN.toml").unwrap().config;
     assert_eq!(
         (run.ranks, run.threads, run.batch, run.epochs, run.seed),
         (2, 3, 16, 20, 7)
@@ -73,7 +74,7 @@ fn everything_that_can_be_said_is_read() {
 
 #[test]
 fn what_is_not_said_has_the_documented_default() {
-    let run = RunFile::parse(SHORT, "RUN.toml").unwrap();
+    let run = RunFile::parse(SHORT, "RUN.toml").unwrap().config;
     assert_eq!((run.ranks, run.threads, run.seed), (1, 1, 1));
     assert_eq!(
         (run.kernels, run.precision),
@@ -97,7 +98,7 @@ fn what_is_not_said_has_the_documented_default() {
     assert_eq!(run.schedule, LearningRateSchedule::Constant { rate: 1e-3 });
     let log = SHORT.replace("batch = 4", "batch = 4\ntransform = \"log1p\"");
     assert_eq!(
-        RunFile::parse(&log, "r").unwrap().samples.transform,
+        RunFile::parse(&log, "r").unwrap().config.samples.transform,
         Transform::LogOnePlus
     );
 }
@@ -259,10 +260,12 @@ fn scales_and_sizes_beyond_what_is_held_are_refused_with_ones_that_are_read() {
 }
 
 /// A short run file with another optimizer and another schedule.
-fn with(optimizer: &str, schedule: &str) -> Result<RunFile, String> {
+fn with(optimizer: &str, schedule: &str) -> Result<TrainConfig, String> {
     let tables = format!("[optimizer]\n{optimizer}\n[schedule]\nlearning_rate = 1e-3\n{schedule}");
     let text = SHORT.replace("[schedule]\nlearning_rate = 1e-3\n", &tables);
-    RunFile::parse(&text, "r").map_err(|error| error.to_string())
+    let read = RunFile::parse(&text, "r");
+    read.map(|file| file.config)
+        .map_err(|error| error.to_string())
 }
 
 #[test]
@@ -329,7 +332,7 @@ fn schedules_are_read_and_refused_by_key() {
         assert!(error.contains(part), "`{part}` is not in: {error}");
     }
     let zero = SHORT.replace("learning_rate = 1e-3", "learning_rate = 0");
-    let run = RunFile::parse(&zero, "r").unwrap();
+    let run = RunFile::parse(&zero, "r").unwrap().config;
     assert_eq!(run.schedule, LearningRateSchedule::Constant { rate: 0.0 });
 }
 
@@ -337,13 +340,14 @@ fn schedules_are_read_and_refused_by_key() {
 fn a_loss_is_read_as_in_a_model() {
     let model = "model = \"cosmoflow@32\"";
     let with = |loss: &str| FULL.replace(model, &format!("{model}\nloss = {loss:?}"));
-    let run = RunFile::parse(&with("huber delta=0.5 weights=1,2"), "RUN.toml").unwrap();
+    let run = RunFile::parse(&with("huber delta=0.5 weights=1,2"), "RUN.toml");
+    let run = run.unwrap().config;
     let huber = partita_graph::ElementLoss {
         function: partita_graph::ElementFunction::Huber { delta: 0.5 },
         weights: vec![1.0, 2.0],
     };
     assert_eq!(run.loss, Some(partita_graph::Loss::Elements(huber)));
-    assert_eq!(RunFile::parse(FULL, "RUN.toml").unwrap().loss, None);
+    assert_eq!(RunFile::parse(FULL, "RUN.toml").unwrap().config.loss, None);
     for (asked, says) in [
         ("dise", "nearest is `dice`"),
         ("", "possible are mse, softmax_cross_entropy, dice"),

@@ -182,6 +182,7 @@ fn run_with(
         validators: None,
         joins: None,
         is_followed: false,
+        on_epoch: None,
         shares_loads: false,
     };
     let listener = Box::new(move |progress| recorder.lock().unwrap().push(progress));

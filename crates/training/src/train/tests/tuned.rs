@@ -1,11 +1,10 @@
 //! Trainings pin what was measured to be the fastest, and still learn the same.
 
 use super::command::case;
-use crate::train::{TrainRequest, train_with};
+use crate::train::TrainRequest;
 use partita_forecast::{FLOATS, LowerRequest, StrategyChoice, Training, TuneRequest, lower, tune};
 use partita_program::{ProgramKind, Work};
 use partita_site::kernel_set::{KernelSet, Precision};
-use partita_site::launch::Launch;
 use partita_site::{Context, Environment, Ranks, setting};
 use partita_space::Seconds;
 use partita_testkit::{DivisionPolicy, LibrarySearch, Measurements, not_run, onednn_search};
@@ -59,7 +58,7 @@ fn losses(folder: &TempDir, device: KernelSet, strategy: &str) -> Vec<f64> {
         no_prediction: true,
         ..TrainRequest::default()
     };
-    let trained = train_with(&Launch::threads(&context), &request).unwrap();
+    let trained = crate::train::train(&context, &request).unwrap();
     let result = serde_json::to_value(&trained.unwrap().result).unwrap();
     let epochs = result["epochs"].as_array().unwrap();
     let loss = |epoch: &serde_json::Value| {
