@@ -88,6 +88,7 @@ impl Offload {
             samples,
         };
         let config = &run.offload;
+        starting.check_files()?;
         starting.check_validation()?;
         let mut children = Vec::new();
         let loaders = starting.addresses(launch, Role::Loader, &config.loaders, &mut children)?;
@@ -236,6 +237,25 @@ fn unique_name() -> String {
 }
 
 impl Starting<'_> {
+    /// Errors: processes of their own, which cannot read the source of the samples.
+    fn check_files(&self) -> Result<(), OffloadError> {
+        let config = &self.run.offload;
+        let roles = [
+            (Role::Loader, &config.loaders),
+            (Role::Validator, &config.validators),
+        ];
+        let (_, dataset, _) = self.samples;
+        let mut asked = roles.into_iter().filter(|(_, all)| all.count() > 0);
+        match asked.next().filter(|_| dataset.has_source()) {
+            None => Ok(()),
+            Some((role, _)) => Err(OffloadError::Start {
+                role,
+                reason: "it reads the files of a dataset, and the samples of this training are those of a source"
+                    .to_owned(),
+            }),
+        }
+    }
+
     fn check_validation(&self) -> Result<(), OffloadError> {
         let validators = self.run.offload.validators.count();
         let (_, _, preprocessing) = self.samples;

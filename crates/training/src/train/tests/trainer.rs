@@ -2,8 +2,8 @@
 
 use super::command::{MODEL, TARGETS, case, samples};
 use crate::train::{
-    EndReason, SampleOptions, TrainConfig, TrainError, TrainModel, TrainRequest, Trained, Trainer,
-    train,
+    EndReason, OffloadConfig, Processes, SampleOptions, TrainConfig, TrainData, TrainError,
+    TrainModel, TrainRequest, Trained, Trainer, train,
 };
 use partita_data::{
     Answers, ArraySource, Dataset, SampleSource, SourceError, SourceTargets, Split, SplitArrays,
@@ -13,9 +13,11 @@ use partita_input::CheckScope;
 use partita_program::Transform;
 use partita_session::LearningRateSchedule;
 use partita_site::{Context, Environment, ErrorKind, Fault, full_text};
+use partita_testkit::not_run;
 use partita_weights::{self as weights, Values};
 use std::fs;
 use std::ops::{ControlFlow, Range};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 /// The samples of the dataset of [`case`].
@@ -301,4 +303,85 @@ fn arrays_that_do_not_fit_are_refused() {
     );
     refused(Samples::F32(vec![0.0; 8]), Answers::Numbers(vec![0.0]));
     refused(Samples::F32(vec![0.0; 4]), Answers::Classes(vec![0]));
+}
+
+#[test]
+fn loaders_of_a_training_without_files_are_refused() {
+    let offload = |loaders, validators| OffloadConfig {
+        loaders: Processes::Started(loaders),
+        validators: Processes::Started(validators),
+        ..OffloadConfig::default()
+    };
+    let refused = |offload, data: TrainData| {
+        let config = TrainConfig {
+            offload,
+            ..config(2, "depth=2")
+        };
+        let model = TrainModel::of_text(MODEL).unwrap();
+        let error = trained(&Trainer::new(model, data, config)).unwrap_err();
+        full_text(&error)
+    };
+    for offload in [offload(1, 0), offload(0, 1)] {
+        let text = refused(offload, arrays().into());
+        assert!(text.contains("reads the files of a dataset"), "{text}");
+    }
+    let stored = case(&[]);
+    let dataset = Dataset::open(stored.path().join("set")).unwrap();
+    let text = refused(offload(1, 0), dataset.into());
+    assert!(text.contains("it reads a run file"), "{text}");
+}
+
+/// Says to a process that it is a rank of this test.
+const RANK: &str = "PARTITA_TEST_TRAINER_RANK";
+
+#[test]
+fn processes_train_bit_for_bit_as_threads_and_end_by_the_callback_of_rank_0() {
+    if std::env::var_os(RANK).is_some() {
+        return as_rank();
+    }
+    let oversubscribed = ["--oversubscribe", "--allow-run-as-root"];
+    for (program, arguments) in [
+        ("mpirun.openmpi", &oversubscribed[..]),
+        ("mpirun.mpich", &[]),
+    ] {
+        let mut command = Command::new(program);
+        command.args(arguments).args(["-n", "2"]);
+        command.arg(std::env::current_exe().unwrap());
+        command
+            .arg("processes_train_bit_for_bit")
+            .arg("--nocapture");
+        match command.env(RANK, "1").stdin(Stdio::null()).output() {
+            Ok(output) => assert!(
+                output.status.success(),
+                "{program}: {}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            ),
+            Err(error) => {
+                not_run(program, error);
+            }
+        }
+    }
+}
+
+fn as_rank() {
+    let until = |epochs: u64| {
+        trainer(2, "depth=2").on_epoch(move |epoch| {
+            if epoch.epoch == epochs {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })
+    };
+    let threads = trained(&until(3)).unwrap();
+    let environment = Environment::from_variables(&|name| std::env::var_os(name)).unwrap();
+    let launcher = environment.launcher.as_ref();
+    assert!(launcher.is_some_and(|launcher| launcher.has_several()));
+    // MPI is started once in a process.
+    let processes = until(3).train(&Context::new(environment)).unwrap();
+    if let Some(processes) = processes {
+        assert_eq!(losses(&processes), losses(&threads));
+        assert_eq!(processes.result.epochs.len(), 3);
+        assert_eq!(processes.weights, threads.weights);
+    }
 }
