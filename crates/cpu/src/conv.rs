@@ -22,6 +22,7 @@ pub(crate) mod values;
 pub(crate) mod walk;
 pub(crate) mod weight;
 pub(crate) mod weight_panels;
+pub(crate) mod weight_parts;
 pub(crate) mod weight_plan;
 pub(crate) mod weight_walk;
 pub(crate) mod winograd;

@@ -8,14 +8,14 @@ use super::products::{PairTile, PairTileArgs};
 use crate::conv::convolution::Convolution;
 use crate::conv::values::Values;
 use crate::conv::walk::{P_MAX, Positions, Walk};
-use crate::conv::weight::{self, add_parts, widen};
+use crate::conv::weight::{self, widen};
+use crate::conv::weight_parts::{InParts, Share, in_parts, scratch_of_parts};
 use crate::conv::weight_plan::{Partition, Q_MAX, Shape};
 use crate::conv::weight_walk::WalkArgs;
 use crate::grid::{Call, Canceled, Grid, Shared, View, Work, part};
 use crate::simd::{LANES_MAX, Level, Op, PairOp, Pairs, Simd};
-use crate::team::{ELEMENT, Poll, Team, TeamKind};
+use crate::team::{ELEMENT, Poll, TeamKind};
 use half::bf16;
-use std::ops::Range;
 
 /// Positions of a block.
 const POSITIONS: usize = 384;
@@ -37,10 +37,8 @@ pub fn conv_backward_weight_scratch_bf16(
     let shape = Shape::new(team.level, conv, xg, f);
     let [d, h, w] = conv.window.outputs(xg.extent);
     let partition = shape.partition(team.threads, [xg.samples, d, h, w]);
-    let parts = partition.position_parts;
-    // Sums of dy in f64 for each part, and room to align them.
-    let sums = 2 * parts * f + 2;
-    (parts - 1) * conv.weight_elements(xg.channels, f) + sums + team.threads * room(&shape)
+    let rooms = team.threads * room(&shape);
+    scratch_of_parts(conv, (xg.channels, f), partition, rooms)
 }
 
 /// Elements of packed dy of a tile of output channels.
@@ -71,60 +69,20 @@ pub fn conv_backward_weight_bf16(
     x: View<bf16>,
     dy: View<bf16>,
     dw: &mut [f32],
-    mut db: Option<&mut [f32]>,
+    db: Option<&mut [f32]>,
     conv: &Convolution,
     accumulate: bool,
 ) -> Result<Work, Canceled> {
-    let (xg, yg) = (x.grid, dy.grid);
-    let (c, f) = (xg.channels, yg.channels);
-    conv.assert_valid(c, f, dw.len());
-    conv.assert_boxes(xg, yg);
-    if let Some(db) = &db {
-        assert!(db.len() >= f, "db of {} for {yg:?}", db.len());
-    }
-    let weights = conv.weight_elements(c, f);
-    let written = 4 * (weights + db.as_ref().map_or(0, |_| f)) as u64;
-    let work = Work {
-        flops: conv.flops(yg.positions(), c, f),
-        bytes: x.bytes() + dy.bytes() + written * (1 + u64::from(accumulate)),
-    };
-    let dw = &mut dw[..weights];
-    if weights == 0 || yg.positions() == 0 {
-        if !accumulate {
-            dw.fill(0.0);
-            db.iter_mut().for_each(|db| db[..f].fill(0.0));
-        }
-        return Ok(work);
-    }
     let threads = call.team.threads();
-    let shape = Shape::new(call.team.level(), conv, xg, f);
-    let partition = shape.partition(threads, yg.counts());
-    let parts = partition.position_parts;
-    let (others, rest) = call.scratch.split_at_mut((parts - 1) * weights);
-    let (rooms, rest) = rest.split_at_mut(threads * room(&shape));
-    // SAFETY: every bit pattern is an f64.
-    let (_, sums, _) = unsafe { rest.align_to_mut::<f64>() };
-    let sums = &mut sums[..parts * f];
-    sums.fill(0.0);
-    let gradient = Gradient {
-        x,
-        dy,
-        conv,
-        shape,
-        partition,
-        rooms: Shared(rooms.as_mut_ptr()),
-        sums: db.is_some().then_some(Shared(sums.as_mut_ptr())),
-    };
-    let (team, progress) = (&mut *call.team, &mut *call.progress);
-    gradient.compute(team, progress, work.flops, (dw, accumulate), others)?;
-    add_parts(team, progress, dw, others)?;
-    if let Some(db) = db {
-        for (c, db) in db[..f].iter_mut().enumerate() {
-            let sum: f64 = sums[c..].iter().step_by(f).sum();
-            *db = sum as f32 + if accumulate { *db } else { 0.0 };
+    in_parts(call, (&x, &dy), dw, db, (conv, accumulate), |shape| {
+        Gradient {
+            x,
+            dy,
+            conv,
+            partition: shape.partition(threads, dy.grid.counts()),
+            shape,
         }
-    }
-    Ok(work)
+    })
 }
 
 /// As [`crate::bias_backward`] on dy in bf16. Bit-reproducible for any number of threads. Needs no scratch.
@@ -179,20 +137,6 @@ struct Gradient<'a> {
     conv: &'a Convolution,
     shape: Shape,
     partition: Partition,
-    rooms: Shared,
-    /// For each part of the positions, the sums of dy.
-    sums: Option<Shared<f64>>,
-}
-
-/// What one unit computes.
-struct Share {
-    positions: Range<usize>,
-    tiles: Range<usize>,
-    /// Vectors of dy to sum, and their sums.
-    vectors: Range<usize>,
-    sums: Option<*mut f64>,
-    x_room: *mut f32,
-    dy_room: *mut f32,
 }
 
 /// A block of positions.
@@ -203,61 +147,32 @@ struct Block<'a> {
     load: bool,
 }
 
-impl Gradient<'_> {
-    /// The first part of the positions into dw, to which it adds if it accumulates, and each other one into
-    /// elements of its own.
-    fn compute(
-        &self,
-        team: &mut Team,
-        progress: &mut dyn FnMut() -> bool,
-        flops: u64,
-        (dw, accumulate): (&mut [f32], bool),
-        others: &mut [f32],
-    ) -> Result<(), Canceled> {
-        let (shape, f, weights) = (&self.shape, self.dy.grid.channels, dw.len());
-        let partition = self.partition;
-        let (out, others) = (Shared(dw.as_mut_ptr()), Shared(others.as_mut_ptr()));
-        let units = partition.position_parts * partition.tile_parts;
-        team.units(progress, units, flops / units as u64, &|unit, poll| {
-            let (p, t) = (unit / partition.tile_parts, unit % partition.tile_parts);
-            let (to, load) = match p {
-                0 => (out.get(), accumulate),
-                // SAFETY: part p > 0 of the positions has elements (p - 1) * weights.. of the scratch.
-                1.. => (unsafe { others.get().add((p - 1) * weights) }, false),
-            };
-            let positions = self.dy.grid.positions();
-            let x_room = self.rooms.get().wrapping_add(unit * room(shape));
-            let share = Share {
-                positions: part(positions, p, partition.position_parts),
-                tiles: part(shape.groups * shape.tiles(), t, partition.tile_parts),
-                vectors: part(f.div_ceil(shape.level.lanes()), t, partition.tile_parts),
-                sums: self.sums.map(|sums| sums.get().wrapping_add(p * f)),
-                x_room,
-                dy_room: x_room.wrapping_add(X_PITCH * POSITIONS),
-            };
-            // SAFETY: the boxes hold their slices, x is the complete input of dy, and each unit has
-            // tiles of dw or of its part of the scratch, sums, and a room, of its own.
-            unsafe { self.share(&share, (to, load), poll) };
-        })
+impl InParts for Gradient<'_> {
+    fn shape(&self) -> &Shape {
+        &self.shape
     }
 
-    /// Some tiles over some positions.
-    ///
-    /// # Safety
-    /// x is the complete input of dy, dw is valid for all weights, the level is the team's, and nobody else touches
-    /// the tiles, sums and room of the share.
-    unsafe fn share(&self, share: &Share, (dw, mut load): (*mut f32, bool), poll: &mut Poll) {
+    fn partition(&self) -> Partition {
+        self.partition
+    }
+
+    fn room(&self) -> usize {
+        room(&self.shape)
+    }
+
+    unsafe fn share(&self, share: Share, (dw, mut load): (*mut f32, bool), poll: &mut Poll) {
+        let own = part(self.dy.grid.positions(), share.part.0, share.part.1);
         let grids = (self.x.grid, self.dy.grid);
         let positions = [
             Positions::new(grids.0, 0, [0; 3], self.conv.window.stride),
             Positions::new(grids.1, 0, [0; 3], [1; 3]),
         ];
-        let mut walk = Walk::new(grids.1.counts(), positions, share.positions.start);
+        let mut walk = Walk::new(grids.1.counts(), positions, own.start);
         let (mut x, mut y): (Offsets, Offsets) = ([0; POSITIONS], [0; POSITIONS]);
-        let mut at = share.positions.start;
+        let mut at = own.start;
         // An empty share must still write its zeros.
         loop {
-            let n = POSITIONS.min(share.positions.end - at);
+            let n = POSITIONS.min(own.end - at);
             for first in (0..n).step_by(P_MAX) {
                 let count = P_MAX.min(n - first);
                 let mut some = [[0; P_MAX]; 2];
@@ -273,23 +188,25 @@ impl Gradient<'_> {
             // SAFETY: guaranteed by the caller; the offsets are those of positions.
             unsafe {
                 let goes_on = if self.shape.depthwise {
-                    self.depthwise(&block, share, dw, poll)
+                    self.depthwise(&block, &share, dw, poll)
                 } else {
-                    self.tiles(&block, share, dw, poll)
+                    self.tiles(&block, &share, dw, poll)
                 };
                 if !goes_on {
                     return;
                 }
-                self.add_up(&block, share);
+                self.add_up(&block, &share);
             }
             load = true;
             at += n;
-            if at >= share.positions.end {
+            if at >= own.end {
                 return;
             }
         }
     }
+}
 
+impl Gradient<'_> {
     /// The tiles of a share over a block; returns whether to go on.
     ///
     /// # Safety
@@ -310,11 +227,11 @@ impl Gradient<'_> {
                         continue;
                     }
                     // SAFETY: as above.
-                    unsafe { self.pack_x(block, (g, rows), share.x_room) };
+                    unsafe { self.pack_x(block, (g, rows), share.room) };
                     for ft in some.clone().filter(|ft| own(rows * f_tiles + ft)) {
                         let dy = self.dy_room(share, ft - first);
                         // SAFETY: as above; x and dy of the tile are packed.
-                        unsafe { self.tile(block, (g, rows, ft), (share.x_room, dy), dw) };
+                        unsafe { self.tile(block, (g, rows, ft), (share.room, dy), dw) };
                         let flops = 2 * block.y.len() * Q_MAX * 2 * s.level.lanes();
                         if !poll.tick(flops as u64) {
                             return false;
@@ -327,9 +244,8 @@ impl Gradient<'_> {
     }
 
     fn dy_room(&self, share: &Share, tile: usize) -> *mut f32 {
-        share
-            .dy_room
-            .wrapping_add(tile * dy_elements(self.shape.level))
+        let tiles = tile * dy_elements(self.shape.level);
+        share.room.wrapping_add(X_PITCH * POSITIONS + tiles)
     }
 
     /// # Safety
@@ -356,7 +272,11 @@ impl Gradient<'_> {
     unsafe fn pack_x(&self, block: &Block, (g, rows): (usize, usize), to: *mut f32) {
         let s = &self.shape;
         let (stretch, q) = (rows / s.q_tiles(), s.q_tile(rows % s.q_tiles()));
-        let x0 = self.tap(stretch * (s.rows / s.c.max(1))) + g * s.c + q.start;
+        let x0 = self
+            .conv
+            .offset_of(self.x.grid, stretch * (s.rows / s.c.max(1)))
+            + g * s.c
+            + q.start;
         let (lanes, count) = (s.level.lanes(), q.len());
         let columns = Columns {
             from: self.x.data[x0..].as_ptr(),
@@ -432,8 +352,9 @@ impl Gradient<'_> {
                 let c0 = f0 + vector * s.level.lanes();
                 for first in q.clone().step_by(TAPS) {
                     let count = TAPS.min(q.end - first);
-                    let taps: [usize; TAPS] =
-                        std::array::from_fn(|i| self.tap(first + i.min(count - 1)));
+                    let taps: [usize; TAPS] = std::array::from_fn(|i| {
+                        self.conv.offset_of(self.x.grid, first + i.min(count - 1))
+                    });
                     let some = DeepTile {
                         x: self.x.data[c0..].as_ptr(),
                         y: self.dy.data[c0..].as_ptr(),
@@ -477,14 +398,6 @@ impl Gradient<'_> {
             // SAFETY: channels of dy, in the sums of this part; the rest is guaranteed by the caller.
             unsafe { level.run(sum) };
         }
-    }
-
-    /// Offset of a tap in x.
-    fn tap(&self, tap: usize) -> usize {
-        let k = self.conv.window.kernel;
-        let at = [tap / k[2] / k[1], tap / k[2] % k[1], tap % k[2]];
-        let (d, p) = (self.conv.window.dilation, self.x.grid.pitch);
-        (0..3).map(|i| at[i] * d[i] * p[i + 1]).sum()
     }
 }
 

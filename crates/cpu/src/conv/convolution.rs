@@ -31,6 +31,14 @@ impl<'a> Weights<'a> {
 }
 
 impl Convolution {
+    /// Offset of a tap in a box that is read.
+    pub(crate) fn offset_of(&self, x: &Grid, tap: usize) -> usize {
+        let k = self.window.kernel;
+        let at = [tap / k[2] / k[1], tap / k[2] % k[1], tap % k[2]];
+        let (d, p) = (self.window.dilation, x.pitch);
+        (0..3).map(|i| at[i] * d[i] * p[i + 1]).sum()
+    }
+
     /// Weights (Kd, Kh, Kw, C / groups, F), in elements. Panics where an index cannot count them.
     pub fn weight_elements(&self, c: usize, f: usize) -> usize {
         let [d, h, w] = self.window.kernel;

@@ -6,11 +6,12 @@
 
 use crate::conv::convolution::Convolution;
 use crate::conv::weight_panels::{Copies, CopyPanels, F_TILES_MAX};
-use crate::conv::weight_plan::{Plan, Q_MAX, Shape, inner_dim};
+use crate::conv::weight_parts::{InParts, Share, in_parts, scratch_of_parts};
+use crate::conv::weight_plan::{Partition, Plan, Q_MAX, Shape, inner_dim};
 use crate::conv::weight_walk::{Rows, WalkArgs};
-use crate::grid::{Call, Canceled, Grid, Shared, View, Work, part};
+use crate::grid::{Call, Canceled, Grid, View, Work, part};
 use crate::simd::{LANES_MAX, Level, Op, Simd};
-use crate::team::{ELEMENT, Poll, Team, TeamKind};
+use crate::team::{Poll, TeamKind};
 use std::ops::Range;
 
 /// Scratch elements that [`conv_backward_weight`] needs for input boxes like `xg` and F outputs.
@@ -23,10 +24,12 @@ pub fn conv_backward_weight_scratch(
     let shape = Shape::new(team.level, conv, xg, f);
     let [d, h, w] = conv.window.outputs(xg.extent);
     let plan = Plan::new(&shape, team.threads, conv, [xg.samples, d, h, w]);
-    let parts = plan.partition.position_parts;
-    // Sums of dy in f64 for each part, and room to align them.
-    let sums = 2 * parts * f + 2;
-    (parts - 1) * conv.weight_elements(xg.channels, f) + sums + plan.copies(team.threads)
+    scratch_of_parts(
+        conv,
+        (xg.channels, f),
+        plan.partition,
+        plan.copies(team.threads),
+    )
 }
 
 /// dw[k, c, f] (+)= sum over n, o of x[n, o * stride + k * dilation, c] * dy[n, o, f], and, where
@@ -41,104 +44,21 @@ pub fn conv_backward_weight(
     x: View,
     dy: View,
     dw: &mut [f32],
-    mut db: Option<&mut [f32]>,
+    db: Option<&mut [f32]>,
     conv: &Convolution,
     accumulate: bool,
 ) -> Result<Work, Canceled> {
-    let (xg, yg) = (x.grid, dy.grid);
-    let (c, f) = (xg.channels, yg.channels);
-    conv.assert_valid(c, f, dw.len());
-    conv.assert_boxes(xg, yg);
-    if let Some(db) = &db {
-        assert!(db.len() >= f, "db of {} for {yg:?}", db.len());
-    }
-    let weights = conv.weight_elements(c, f);
-    let written = 4 * (weights + db.as_ref().map_or(0, |_| f)) as u64;
-    let work = Work {
-        flops: conv.flops(yg.positions(), c, f),
-        bytes: xg.bytes() + yg.bytes() + written * (1 + u64::from(accumulate)),
-    };
-    let dw = &mut dw[..weights];
-    if weights == 0 || yg.positions() == 0 {
-        if !accumulate {
-            dw.fill(0.0);
-            db.iter_mut().for_each(|db| db[..f].fill(0.0));
-        }
-        return Ok(work);
-    }
     let threads = call.team.threads();
-    let shape = Shape::new(call.team.level(), conv, xg, f);
-    let plan = Plan::new(&shape, threads, conv, yg.counts());
-    let parts = plan.partition.position_parts;
-    let (scratch, rest) = call.scratch.split_at_mut((parts - 1) * weights);
-    let (copies, rest) = rest.split_at_mut(plan.copies(threads));
-    // SAFETY: every bit pattern is an f64.
-    let (_, sums, _) = unsafe { rest.align_to_mut::<f64>() };
-    let sums = &mut sums[..parts * f];
-    sums.fill(0.0);
-    let gradient = Gradient {
-        x,
-        dy,
-        conv,
-        shape,
-        plan,
-        copies: Shared(copies.as_mut_ptr()),
-        sums: db.is_some().then_some(SharedSums(sums.as_mut_ptr())),
-    };
-    let (team, progress) = (&mut *call.team, &mut *call.progress);
-    gradient.compute(team, progress, work.flops, dw, scratch, accumulate)?;
-    add_parts(team, progress, dw, scratch)?;
-    if let Some(db) = db {
-        for (c, db) in db[..f].iter_mut().enumerate() {
-            let sum: f64 = sums[c..].iter().step_by(f).sum();
-            *db = sum as f32 + if accumulate { *db } else { 0.0 };
-        }
-    }
-    Ok(work)
-}
-
-/// Adds the sums of the other parts of the positions to those of the first, part by part.
-pub(crate) fn add_parts(
-    team: &mut Team,
-    progress: &mut dyn FnMut() -> bool,
-    dw: &mut [f32],
-    parts: &[f32],
-) -> Result<(), Canceled> {
-    let (weights, out) = (dw.len(), Shared(dw.as_mut_ptr()));
-    let cost = ELEMENT * (parts.len() / weights) as u64;
-    if parts.is_empty() {
-        return Ok(());
-    }
-    team.ranges(progress, weights, cost, &|range| {
-        // SAFETY: the ranges are disjoint parts of the weights.
-        let sums =
-            unsafe { std::slice::from_raw_parts_mut(out.get().add(range.start), range.len()) };
-        for part in parts.chunks_exact(weights) {
-            for (sum, a) in sums.iter_mut().zip(&part[range.clone()]) {
-                *sum += a;
-            }
+    in_parts(call, (&x, &dy), dw, db, (conv, accumulate), |shape| {
+        let plan = Plan::new(&shape, threads, conv, dy.grid.counts());
+        Gradient {
+            x,
+            dy,
+            conv,
+            shape,
+            plan,
         }
     })
-}
-
-#[derive(Clone, Copy)]
-struct SharedSums(*mut f64);
-
-// SAFETY: a pointer alone touches nothing; a unit writes the sums of its own vectors in its own part.
-unsafe impl Send for SharedSums {}
-// SAFETY: as above.
-unsafe impl Sync for SharedSums {}
-
-/// What one unit computes.
-struct Share {
-    rows: Range<usize>,
-    tiles: Range<usize>,
-    /// Which part of the positions the rows are.
-    position_part: usize,
-    /// Vectors of dy to sum.
-    vectors: Range<usize>,
-    /// Room for copies, where they pay.
-    copies: Option<Copies>,
 }
 
 struct Gradient<'a> {
@@ -147,10 +67,57 @@ struct Gradient<'a> {
     conv: &'a Convolution,
     shape: Shape,
     plan: Plan,
-    /// Room for the copies of each thread.
-    copies: Shared,
-    /// For each part of the positions, the sums of dy.
-    sums: Option<SharedSums>,
+}
+
+impl InParts for Gradient<'_> {
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn partition(&self) -> Partition {
+        self.plan.partition
+    }
+
+    fn room(&self) -> usize {
+        self.plan.copies(1)
+    }
+
+    unsafe fn share(&self, share: Share, (dw, mut load): (*mut f32, bool), poll: &mut Poll) {
+        let rows = part(self.rows(), share.part.0, share.part.1);
+        let copies = self.plan.panels.map(|panels| Copies {
+            panels,
+            room: share.room,
+            q_tile: 0,
+            f_tile: 0,
+        });
+        let step = self.plan.rows;
+        let mut at = rows.start;
+        // An empty share must still write its zeros.
+        loop {
+            let block = at..(at + step).min(rows.end);
+            // SAFETY: guaranteed by the caller.
+            let goes_on = unsafe {
+                match copies {
+                    Some(copies) => {
+                        self.copied(&block, share.tiles.clone(), copies, (dw, load), poll)
+                    }
+                    None => self.tiles(&block, share.tiles.clone(), (dw, load), poll),
+                }
+            };
+            if !goes_on {
+                return;
+            }
+            if let Some(sums) = share.sums {
+                // SAFETY: guaranteed by the caller.
+                unsafe { self.add_up(block, &share, sums) };
+            }
+            load = true;
+            at += step;
+            if at >= rows.end {
+                return;
+            }
+        }
+    }
 }
 
 impl Gradient<'_> {
@@ -173,83 +140,6 @@ impl Gradient<'_> {
 
     fn rows(&self) -> usize {
         self.dy.grid.positions() / self.inner_count()
-    }
-
-    /// The first part of the positions into `dw`, to which it adds if it accumulates, and each other
-    /// one into elements of its own of `parts`; of this many flops.
-    fn compute(
-        &self,
-        team: &mut Team,
-        progress: &mut dyn FnMut() -> bool,
-        flops: u64,
-        dw: &mut [f32],
-        parts: &mut [f32],
-        accumulate: bool,
-    ) -> Result<(), Canceled> {
-        let (shape, f, weights) = (&self.shape, self.dy.grid.channels, dw.len());
-        let partition = self.plan.partition;
-        let (out, parts) = (Shared(dw.as_mut_ptr()), Shared(parts.as_mut_ptr()));
-        let units = partition.position_parts * partition.tile_parts;
-        team.units(progress, units, flops / units as u64, &|unit, poll| {
-            let (p, t) = (unit / partition.tile_parts, unit % partition.tile_parts);
-            let (to, load) = match p {
-                0 => (out.get(), accumulate),
-                // SAFETY: part p > 0 of the positions has elements (p - 1) * weights.. of the scratch.
-                1.. => (unsafe { parts.get().add((p - 1) * weights) }, false),
-            };
-            let share = Share {
-                rows: part(self.rows(), p, partition.position_parts),
-                tiles: part(shape.groups * shape.tiles(), t, partition.tile_parts),
-                position_part: p,
-                vectors: part(f.div_ceil(shape.level.lanes()), t, partition.tile_parts),
-                copies: self.plan.panels.map(|panels| Copies {
-                    panels,
-                    // SAFETY: there is room for the copies of all units, one for each thread.
-                    room: unsafe { self.copies.get().add(unit * panels.elements()) },
-                    q_tile: 0,
-                    f_tile: 0,
-                }),
-            };
-            // SAFETY: the boxes hold their slices, x is the complete input of dy, and each unit has
-            // tiles of dw or of its part of the scratch, sums, and copies, of its own.
-            unsafe { self.share(share, to, load, poll) };
-        })
-    }
-
-    /// Some tiles over some rows of positions.
-    ///
-    /// # Safety
-    /// x is the complete input of dy, `dw` is valid for all weights, the level is the team's, and nobody
-    /// else touches the tiles, sums and copies of the share.
-    unsafe fn share(&self, share: Share, dw: *mut f32, load: bool, poll: &mut Poll) {
-        let step = self.plan.rows;
-        let mut at = share.rows.start;
-        let mut load = load;
-        // An empty share must still write its zeros.
-        loop {
-            let block = at..(at + step).min(share.rows.end);
-            // SAFETY: guaranteed by the caller.
-            let goes_on = unsafe {
-                match share.copies {
-                    Some(copies) => {
-                        self.copied(&block, share.tiles.clone(), copies, (dw, load), poll)
-                    }
-                    None => self.tiles(&block, share.tiles.clone(), (dw, load), poll),
-                }
-            };
-            if !goes_on {
-                return;
-            }
-            if let Some(sums) = self.sums {
-                // SAFETY: guaranteed by the caller.
-                unsafe { self.add_up(block, &share, sums) };
-            }
-            load = true;
-            at += step;
-            if at >= share.rows.end {
-                return;
-            }
-        }
     }
 
     /// Some tiles over a block of rows; returns whether to go on.
@@ -402,8 +292,8 @@ impl Gradient<'_> {
     /// Adds dy over a block of rows, which the tiles have just read, to the sums.
     ///
     /// # Safety
-    /// As for `share`; there are sums for each part of the positions.
-    unsafe fn add_up(&self, rows: Range<usize>, share: &Share, sums: SharedSums) {
+    /// As for `share`; these are its sums.
+    unsafe fn add_up(&self, rows: Range<usize>, share: &Share, sums: *mut f64) {
         let (level, f) = (self.shape.level, self.dy.grid.channels);
         for vector in share.vectors.clone() {
             let c0 = vector * level.lanes();
@@ -414,7 +304,7 @@ impl Gradient<'_> {
             let lanes = (f - c0).min(level.lanes());
             // SAFETY: channels of dy, in the sums of this part; the rest is guaranteed by the caller.
             unsafe {
-                let sums = sums.0.add(share.position_part * f + c0);
+                let sums = sums.add(c0);
                 level.run(BiasSums { walk, lanes, sums });
             }
         }
@@ -451,7 +341,7 @@ impl Gradient<'_> {
         let mut xo = [0; Q_MAX];
         let x0 = if s.depthwise {
             for (xo, tap) in xo.iter_mut().zip(q.clone()) {
-                *xo = self.tap(tap);
+                *xo = self.conv.offset_of(self.x.grid, tap);
             }
             f0
         } else {
@@ -485,15 +375,10 @@ impl Gradient<'_> {
     /// Where the channels of a row of a stretch begin in x.
     fn x_start(&self, stretch: usize, g: usize, row: usize) -> usize {
         let s = &self.shape;
-        self.tap(stretch * (s.rows / s.c.max(1))) + g * s.c + row
-    }
-
-    /// Offset of a tap in x.
-    fn tap(&self, tap: usize) -> usize {
-        let k = self.conv.window.kernel;
-        let at = [tap / k[2] / k[1], tap / k[2] % k[1], tap % k[2]];
-        let (d, p) = (self.conv.window.dilation, self.x.grid.pitch);
-        (0..3).map(|i| at[i] * d[i] * p[i + 1]).sum()
+        self.conv
+            .offset_of(self.x.grid, stretch * (s.rows / s.c.max(1)))
+            + g * s.c
+            + row
     }
 }
 
