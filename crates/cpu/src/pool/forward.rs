@@ -258,10 +258,14 @@ impl Rows<'_> {
                 let weight = folded.fold.weight(p, inside * taps.len());
                 (if inside > 0 { taps } else { 0..0 }, weight)
             };
+            // Without taps it may lie before the block, and nothing is read.
             let first = (p.input(2, ow, taps.start) - start as i64) as usize;
             // SAFETY: columns of the block, and an output of this thread.
             unsafe {
-                let from = folded.to.cast_const().wrapping_add(first * c.len());
+                let from = folded
+                    .to
+                    .cast_const()
+                    .wrapping_add(first.wrapping_mul(c.len()));
                 let to = offset(yg, n, [od, oh, ow]) + c.start;
                 let to = self.forward.y.get().add(to);
                 for at in (0..c.len()).step_by(S::LANES) {
