@@ -302,13 +302,11 @@ fn undivided(
         Family::BatchNorm => norm::execute(kernel, &Tail::default(), run),
         Family::GroupNorm => group_norm::execute(kernel, run),
         Family::Linear => linear::execute(kernel, &Tail::default(), run),
-        Family::Loss => match kernel {
-            Kernel::ElementLoss { .. } => element_loss::execute(kernel, run),
-            Kernel::ClassTotals { .. } | Kernel::DiceSums { .. } | Kernel::ClassLoss { .. } => {
-                class_loss::execute(kernel, rank, run)
-            }
-            other => loss::execute(other, rank, run),
-        },
+        Family::Loss if matches!(kernel, Kernel::ElementLoss { .. }) => {
+            element_loss::execute(kernel, run)
+        }
+        Family::Loss if class_loss::has(kernel) => class_loss::execute(kernel, rank, run),
+        Family::Loss => loss::execute(kernel, rank, run),
         Family::LayerNorm | Family::Sequence => sequence::execute(kernel, (mesh, rank, coord), run),
         Family::Update => update::execute(kernel, run),
     }

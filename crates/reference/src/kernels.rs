@@ -158,12 +158,10 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             Family::Sequence => {
                 sequence::execute(kernel, (&self.mesh, self.rank, &self.coord), &mut call)
             }
-            Family::Loss => match kernel {
-                Kernel::ClassTotals { .. } | Kernel::DiceSums { .. } | Kernel::ClassLoss { .. } => {
-                    class_loss::execute(kernel, self.rank, &mut call)
-                }
-                other => loss::execute(other, self.rank, &mut call),
-            },
+            Family::Loss if class_loss::has(kernel) => {
+                class_loss::execute(kernel, self.rank, &mut call)
+            }
+            Family::Loss => loss::execute(kernel, self.rank, &mut call),
             Family::Update => update::execute(kernel, &mut call),
         }
     }

@@ -15,6 +15,14 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+/// Whether a kernel is one of these.
+pub(super) fn has(kernel: &Kernel) -> bool {
+    matches!(
+        kernel,
+        Kernel::ClassTotals { .. } | Kernel::DiceSums { .. } | Kernel::ClassLoss { .. }
+    )
+}
+
 pub(super) fn execute(
     kernel: &Kernel,
     rank: Rank,

@@ -7,6 +7,14 @@ use partita_program::{ClassTerms, Kernel, View};
 use partita_run::{KernelTally, RunError};
 use partita_space::Rank;
 
+/// Whether a kernel is one of these.
+pub(super) fn has(kernel: &Kernel) -> bool {
+    matches!(
+        kernel,
+        Kernel::ClassTotals { .. } | Kernel::DiceSums { .. } | Kernel::ClassLoss { .. }
+    )
+}
+
 pub(super) fn execute(
     kernel: &Kernel,
     rank: Rank,
