@@ -1,5 +1,5 @@
 //! Index spaces: dims, intervals, regions, splits, windows, meshes of ranks; units; and shared numerics: random
-//! numbers, medians, functions of one element, spelling suggestions.
+//! numbers, medians, functions of one element, spelling suggestions, help lines of errors.
 //!
 //! Does: the algebra of half-open boxes from which all communication is derived.
 //! Knows: integers, names of dims and axes, physical units.
@@ -17,6 +17,7 @@
 
 mod axis_list;
 mod functions;
+pub mod help;
 mod interval;
 pub mod limits;
 mod median;
@@ -31,6 +32,7 @@ mod window;
 
 pub use axis_list::AxisList;
 pub use functions::{Activation, ElementFunction};
+pub use help::Help;
 pub use interval::{Interval, Split};
 pub use median::{median, upper_median};
 pub use mesh::{AXES, Axis, AxisSet, Coord, Mesh, MeshError, Offset, Rank};
