@@ -670,9 +670,7 @@ fn check_id(node: &str, what: &'static str, asked: usize, count: usize) -> Resul
         what,
         asked,
         count,
-        nearest: count
-            .checked_sub(1)
-            .map_or("none".to_owned(), |last| last.to_string()),
+        nearest: count.checked_sub(1),
     })
 }
 
@@ -741,9 +739,7 @@ fn unknown_name<'a>(
     GraphError::UnknownName {
         what,
         asked: asked.to_owned(),
-        nearest: nearest(asked, names.iter().copied())
-            .unwrap_or("none")
-            .to_owned(),
+        nearest: nearest(asked, names.iter().copied()).map(str::to_owned),
         possible: if names.is_empty() {
             "none".to_owned()
         } else {

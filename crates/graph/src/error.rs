@@ -1,6 +1,8 @@
 //! Errors of models.
 
 use crate::Shape;
+use crate::text::TextError;
+use partita_space::Help;
 use thiserror::Error;
 
 /// Why a graph cannot be built: the node, what was asked, what is possible, the nearest valid choice.
@@ -8,7 +10,8 @@ use thiserror::Error;
 pub enum GraphError {
     /// A name that the text form could not hold.
     #[error(
-        "{asked:?} is no valid name: possible are letters, digits and {also}; nearest is `{nearest}`"
+        "{asked:?} is no valid name{}",
+        Help::possible(format_args!("letters, digits and {also}")).code(nearest)
     )]
     InvalidName {
         /// As given.
@@ -20,8 +23,9 @@ pub enum GraphError {
     },
     /// Two nodes of one name.
     #[error(
-        "`{node}` is the name of an earlier node{}; nearest free name is `{nearest}`",
-        padding_of(node)
+        "`{node}` is the name of an earlier node{}{}",
+        padding_of(node),
+        Help::none().code(nearest)
     )]
     DuplicateName {
         /// The name.
@@ -30,7 +34,10 @@ pub enum GraphError {
         nearest: String,
     },
     /// A node or parameter that does not exist.
-    #[error("there is no {what} `{asked}`: possible are {possible}; nearest is `{nearest}`")]
+    #[error(
+        "there is no {what} `{asked}`{}",
+        Help::possible(possible).maybe_code(nearest.as_ref())
+    )]
     UnknownName {
         /// `node` or `parameter`.
         what: &'static str,
@@ -38,12 +45,13 @@ pub enum GraphError {
         asked: String,
         /// All names so far.
         possible: String,
-        /// The most similar of them.
-        nearest: String,
+        /// The most similar of them, if there are some.
+        nearest: Option<String>,
     },
     /// An id that this builder did not give out.
     #[error(
-        "`{node}` uses {what} {asked}, but there are {count} so far, counted from 0; nearest is {nearest}"
+        "`{node}` uses {what} {asked}, but there are {count} so far, counted from 0{}",
+        Help::none().maybe_nearest(*nearest)
     )]
     UnknownId {
         /// The node with the id.
@@ -54,8 +62,8 @@ pub enum GraphError {
         asked: usize,
         /// How many ids exist.
         count: usize,
-        /// The last id, or `none`.
-        nearest: String,
+        /// The last id, if there is one.
+        nearest: Option<usize>,
     },
     /// The first node is not an input.
     #[error("`{node}` has no input: the first node must be the input")]
@@ -64,7 +72,10 @@ pub enum GraphError {
         node: String,
     },
     /// A second input.
-    #[error("`{node}` is a second input, a graph has exactly one; nearest is to read `{first}`")]
+    #[error(
+        "`{node}` is a second input, a graph has exactly one{}",
+        Help::none().nearest(format_args!("to read `{first}`"))
+    )]
     SecondInput {
         /// The second.
         node: String,
@@ -73,7 +84,8 @@ pub enum GraphError {
     },
     /// Spatial dims out of range.
     #[error(
-        "input `{node}` has {asked} spatial dims; possible are 1 (W), 2 (H, W), 3 (D, H, W); nearest is {nearest}"
+        "input `{node}` has {asked} spatial dims{}",
+        Help::possible("1 (W), 2 (H, W), 3 (D, H, W)").nearest(nearest)
     )]
     SpatialRank {
         /// The input.
@@ -85,8 +97,8 @@ pub enum GraphError {
     },
     /// No loss at the end.
     #[error(
-        "graph `{graph}` has no loss without a weight at its end; nearest is a loss that reads its \
-         last node, `{last}`"
+        "graph `{graph}` has no loss without a weight at its end{}",
+        Help::none().nearest(format_args!("a loss that reads its last node, `{last}`"))
     )]
     NoLoss {
         /// The graph.
@@ -108,7 +120,8 @@ pub enum GraphError {
     /// Losses that do not share a target.
     #[error(
         "`{node}` is the {asked}, but the loss `{first}` is the {expected}; all losses have the same \
-         target, so nearest is the {expected}"
+         target{}",
+        Help::none().nearest(format_args!("the {expected}"))
     )]
     LossesDiffer {
         /// The later loss.
@@ -122,8 +135,8 @@ pub enum GraphError {
     },
     /// Two losses of one tensor.
     #[error(
-        "`{node}` reads `{input}`, of which `{first}` is a loss already; nearest is one loss of it, \
-         with another weight"
+        "`{node}` reads `{input}`, of which `{first}` is a loss already{}",
+        Help::none().nearest("one loss of it, with another weight")
     )]
     LossTwice {
         /// The later loss.
@@ -134,7 +147,10 @@ pub enum GraphError {
         first: String,
     },
     /// A loss as an input.
-    #[error("`{node}` reads the loss `{loss}`, which is no tensor; nearest is to read `{nearest}`")]
+    #[error(
+        "`{node}` reads the loss `{loss}`, which is no tensor{}",
+        Help::none().nearest(format_args!("to read `{nearest}`"))
+    )]
     ReadsLoss {
         /// The reader.
         node: String,
@@ -145,7 +161,8 @@ pub enum GraphError {
     },
     /// A node that nothing reads.
     #[error(
-        "nothing reads `{node}`; use it or leave it out; nearest node that could read it is `{nearest}`"
+        "nothing reads `{node}`{}",
+        Help::advice("use it or leave it out").nearest(format_args!("to read it in `{nearest}`"))
     )]
     Unused {
         /// The node.
@@ -167,7 +184,8 @@ pub enum GraphError {
     },
     /// Too few inputs of an operation with any number of them.
     #[error(
-        "`{node}`: {operation} reads {nearest} tensors or more, {asked} given; nearest is {nearest}"
+        "`{node}`: {operation} reads {nearest} tensors or more, {asked} given{}",
+        Help::none().nearest(nearest)
     )]
     FewInputs {
         /// The node.
@@ -180,7 +198,10 @@ pub enum GraphError {
         nearest: usize,
     },
     /// A number outside its range.
-    #[error("`{node}`: {key}={asked} is not possible: {key} is {possible}; nearest is {nearest}")]
+    #[error(
+        "`{node}`: {key}={asked} is not possible{}",
+        Help::possible(possible).nearest(nearest)
+    )]
     OutOfRange {
         /// The node.
         node: String,
@@ -195,7 +216,8 @@ pub enum GraphError {
     },
     /// Groups that do not divide the channels or the filters.
     #[error(
-        "`{node}`: groups={groups} must divide {channels} input channels and {filters} filters: possible are {possible}; nearest is {nearest}"
+        "`{node}`: groups={groups} must divide {channels} input channels and {filters} filters{}",
+        Help::possible(possible).nearest(nearest)
     )]
     Groups {
         /// The convolution.
@@ -213,7 +235,9 @@ pub enum GraphError {
     },
     /// A window that does not fit.
     #[error(
-        "`{node}`: kernel {kernel} with dilation {dilation} spans {span} along {dim}, more than extent {extent} with padding, {padded}: possible are kernels up to {nearest}; nearest is {nearest}"
+        "`{node}`: kernel {kernel} with dilation {dilation} spans {span} along {dim}, more than extent {extent} \
+         with padding, {padded}{}",
+        Help::possible(format_args!("kernels up to {nearest}")).nearest(nearest)
     )]
     WindowTooLarge {
         /// The convolution or pooling.
@@ -235,7 +259,8 @@ pub enum GraphError {
     },
     /// A window along a dim that the model does not have.
     #[error(
-        "`{node}` slides along {dim}, or changes its extent, but the model has {spatial_rank} spatial dim(s): possible is Window::ONE there, or the same extent"
+        "`{node}` slides along {dim}, or changes its extent, but the model has {spatial_rank} spatial dim(s){}",
+        Help::possible("Window::ONE there, or the same extent")
     )]
     MissingDim {
         /// The convolution, pooling or resampling.
@@ -247,7 +272,8 @@ pub enum GraphError {
     },
     /// Output padding of a transposed convolution beyond stride and dilation.
     #[error(
-        "`{node}`: output_padding={asked} along {dim} must be below stride {stride} or dilation {dilation}: possible is 0 to {nearest}; nearest is {nearest}"
+        "`{node}`: output_padding={asked} along {dim} must be below stride {stride} or dilation {dilation}{}",
+        Help::possible(format_args!("0 to {nearest}")).nearest(nearest)
     )]
     OutputPadding {
         /// The transposed convolution.
@@ -265,7 +291,9 @@ pub enum GraphError {
     },
     /// Padding that removes all outputs of a transposed convolution.
     #[error(
-        "`{node}`: pad={low}:{high} along {dim} removes all {full} outputs: possible is less than {full} together; nearest is pad={nearest}"
+        "`{node}`: pad={low}:{high} along {dim} removes all {full} outputs{}",
+        Help::possible(format_args!("less than {full} together"))
+            .nearest(format_args!("pad={nearest}"))
     )]
     NothingLeft {
         /// The transposed convolution.
@@ -283,7 +311,8 @@ pub enum GraphError {
     },
     /// Padding of a pooling beyond half its kernel.
     #[error(
-        "`{node}`: pad={asked} along {dim} is more than half of kernel {kernel}: possible is 0 to {nearest}; nearest is {nearest}"
+        "`{node}`: pad={asked} along {dim} is more than half of kernel {kernel}{}",
+        Help::possible(format_args!("0 to {nearest}")).nearest(nearest)
     )]
     PoolPadding {
         /// The pooling.
@@ -298,7 +327,10 @@ pub enum GraphError {
         nearest: usize,
     },
     /// A dilated pooling.
-    #[error("`{node}`: dilation={asked} along {dim}: a pooling has dilation 1; nearest is 1")]
+    #[error(
+        "`{node}`: dilation={asked} along {dim}: a pooling has dilation 1{}",
+        Help::none().nearest("1")
+    )]
     PoolDilation {
         /// The pooling.
         node: String,
@@ -309,7 +341,8 @@ pub enum GraphError {
     },
     /// Periodic padding that would repeat the input more than once.
     #[error(
-        "`{node}`: periodic pad={asked} along {dim} is more than the extent {extent}: possible is 0 to {extent}; nearest is {extent}"
+        "`{node}`: periodic pad={asked} along {dim} is more than the extent {extent}{}",
+        Help::possible(format_args!("0 to {extent}")).nearest(extent)
     )]
     PeriodicPadding {
         /// The convolution.
@@ -323,7 +356,8 @@ pub enum GraphError {
     },
     /// Reflect padding beyond the inputs that it mirrors.
     #[error(
-        "`{node}`: reflect pad={asked} along {dim} must be less than the extent {extent}: possible is 0 to {nearest}; nearest is {nearest}"
+        "`{node}`: reflect pad={asked} along {dim} must be less than the extent {extent}{}",
+        Help::possible(format_args!("0 to {nearest}")).nearest(nearest)
     )]
     ReflectPadding {
         /// The padding.
@@ -339,7 +373,8 @@ pub enum GraphError {
     },
     /// A linear layer on an input with positions.
     #[error(
-        "`{node}`: linear reads features only (extent 1x1x1), its input is {shape}; nearest is a flatten before it, which gives {nearest} features"
+        "`{node}`: linear reads features only (extent 1x1x1), its input is {shape}{}",
+        Help::none().nearest(format_args!("a flatten before it, which gives {nearest} features"))
     )]
     LinearBeforeFlatten {
         /// The linear layer.
@@ -350,7 +385,10 @@ pub enum GraphError {
         nearest: usize,
     },
     /// A sum of two shapes.
-    #[error("`{node}`: add reads two tensors of one shape, not {left} and {right}; {nearest}")]
+    #[error(
+        "`{node}`: add reads two tensors of one shape, not {left} and {right}{}",
+        Help::advice(nearest)
+    )]
     AddShapes {
         /// The sum.
         node: String,
@@ -363,7 +401,9 @@ pub enum GraphError {
     },
     /// A product of two shapes.
     #[error(
-        "`{node}`: multiply reads two tensors of one shape, or a second of one position or of one channel, not {left} and {right}; {nearest}"
+        "`{node}`: multiply reads two tensors of one shape, or a second of one position or of one channel, not \
+         {left} and {right}{}",
+        Help::advice(nearest)
     )]
     MultiplyShapes {
         /// The product.
@@ -377,7 +417,8 @@ pub enum GraphError {
     },
     /// Groups of a norm that do not divide the channels.
     #[error(
-        "`{node}`: groups={groups} must divide {channels} channels: possible are {possible}; nearest is {nearest}"
+        "`{node}`: groups={groups} must divide {channels} channels{}",
+        Help::possible(possible).nearest(nearest)
     )]
     NormGroups {
         /// The group norm.
@@ -393,7 +434,8 @@ pub enum GraphError {
     },
     /// Channels of inputs of other extents.
     #[error(
-        "`{node}`: concat reads tensors of equal extents, not {first} and {other}; nearest for the latter is {nearest}"
+        "`{node}`: concat reads tensors of equal extents, not {first} and {other}{}",
+        Help::none().nearest(format_args!("{nearest} for the latter"))
     )]
     ConcatExtents {
         /// The node.
@@ -407,7 +449,8 @@ pub enum GraphError {
     },
     /// A range of channels that the input does not have.
     #[error(
-        "`{node}`: start={start} channels={channels} goes beyond the {input} channels of its input; nearest is {nearest}"
+        "`{node}`: start={start} channels={channels} goes beyond the {input} channels of its input{}",
+        Help::none().nearest(nearest)
     )]
     Slice {
         /// The node.
@@ -423,7 +466,8 @@ pub enum GraphError {
     },
     /// An embedding of more than one index per position.
     #[error(
-        "`{node}`: embedding reads one channel of class indices, its input has {asked}; nearest is `slice` with channels=1 before it"
+        "`{node}`: embedding reads one channel of class indices, its input has {asked}{}",
+        Help::none().nearest("`slice` with channels=1 before it")
     )]
     EmbeddingChannels {
         /// The embedding.
@@ -433,7 +477,8 @@ pub enum GraphError {
     },
     /// Class indices that depend on parameters.
     #[error(
-        "`{node}`: embedding reads class indices of the sample, but `{input}` depends on parameters; nearest is to read `{nearest}`"
+        "`{node}`: embedding reads class indices of the sample, but `{input}` depends on parameters{}",
+        Help::none().nearest(format_args!("to read `{nearest}`"))
     )]
     EmbeddingOfTrained {
         /// The embedding.
@@ -445,7 +490,8 @@ pub enum GraphError {
     },
     /// An operation on sequences, on a tensor with other dims than W.
     #[error(
-        "`{node}`: {operation} works on sequences along W, its input is {shape}; nearest is a model with one spatial dim of {nearest}"
+        "`{node}`: {operation} works on sequences along W, its input is {shape}{}",
+        Help::none().nearest(format_args!("a model with one spatial dim of {nearest}"))
     )]
     NoSequence {
         /// The node.
@@ -459,7 +505,8 @@ pub enum GraphError {
     },
     /// Heads that do not divide the channels.
     #[error(
-        "`{node}`: heads={heads} must divide {channels} channels: possible are {possible}; nearest is {nearest}"
+        "`{node}`: heads={heads} must divide {channels} channels{}",
+        Help::possible(possible).nearest(nearest)
     )]
     Heads {
         /// The attention.
@@ -475,7 +522,8 @@ pub enum GraphError {
     },
     /// Queries, keys and values whose shapes do not match.
     #[error(
-        "`{node}`: attention reads q, k and v of as many channels, k and v of one extent, not {given}; nearest for k and v is {nearest}"
+        "`{node}`: attention reads q, k and v of as many channels, k and v of one extent, not {given}{}",
+        Help::none().nearest(format_args!("{nearest} for k and v"))
     )]
     AttentionShapes {
         /// The attention.
@@ -487,8 +535,9 @@ pub enum GraphError {
     },
     /// A parameter that cannot be left out.
     #[error(
-        "{node}: its {role} cannot be constant alone: possible are gamma and beta of a norm together, and beta of a \
-         layer norm; nearest is to give it a parameter of its own"
+        "{node}: its {role} cannot be constant alone{}",
+        Help::possible("gamma and beta of a norm together, and beta of a layer norm")
+            .nearest("to give it a parameter of its own")
     )]
     NotConstant {
         /// The node.
@@ -498,26 +547,27 @@ pub enum GraphError {
     },
     /// A pattern of frozen parameters that fits none.
     #[error(
-        "`{pattern}` fits no layer with parameters and no trained parameter: possible are names of layers, of \
-         parameters like `LAYER.weight`, and beginnings of names with `*`; nearest is {nearest}"
+        "`{pattern}` fits no layer with parameters and no trained parameter{}",
+        Help::possible("names of layers, of parameters like `LAYER.weight`, and beginnings of names with `*`")
+            .maybe_nearest(nearest.as_ref())
     )]
     NothingToFreeze {
         /// The pattern.
         pattern: String,
-        /// The most similar name.
-        nearest: String,
+        /// The most similar name, if there are some.
+        nearest: Option<String>,
     },
     /// All parameters are frozen.
     #[error(
-        "all parameters are frozen, so there is nothing to train: possible is to leave out at least one layer; \
-         nearest is to train {nearest}"
+        "all parameters are frozen, so there is nothing to train; at least one layer must be left out{}",
+        Help::none().nearest(format_args!("to train {nearest}"))
     )]
     AllFrozen {
         /// The last layer with parameters.
         nearest: String,
     },
     /// A parameter that the operation does not have.
-    #[error("`{node}`: {operation} has no {asked}: possible are {possible}; nearest is {nearest}")]
+    #[error("`{node}`: {operation} has no {asked}{}", Help::possible(possible).nearest(nearest))]
     NoSuchParameter {
         /// The node.
         node: String,
@@ -532,7 +582,8 @@ pub enum GraphError {
     },
     /// A shared parameter of another role or shape.
     #[error(
-        "`{node}`: its {wanted} cannot be {asked}: possible are {possible}; nearest is {nearest}"
+        "`{node}`: its {wanted} cannot be {asked}{}",
+        Help::possible(possible).nearest(nearest)
     )]
     SharedShape {
         /// The node.
@@ -548,7 +599,8 @@ pub enum GraphError {
     },
     /// Running statistics shared by two batch norms.
     #[error(
-        "`{node}`: its {role} cannot be shared, because each batch norm updates its own; nearest is one of its own"
+        "`{node}`: its {role} cannot be shared, because each batch norm updates its own{}",
+        Help::none().nearest("one of its own")
     )]
     SharedState {
         /// The batch norm.
@@ -558,7 +610,12 @@ pub enum GraphError {
     },
     /// An initialization of weights for a vector, a random one for running statistics, or an invalid number.
     #[error(
-        "`{node}`: its {role} cannot start with {asked}: possible is a constant that f32 holds, for what is trained also normal:DEVIATION and uniform:LIMIT, for a weight also glorot_uniform, he_normal and he_normal_fan_out; nearest is {nearest}"
+        "`{node}`: its {role} cannot start with {asked}{}",
+        Help::possible(
+            "a constant that f32 holds, for what is trained also normal:DEVIATION and uniform:LIMIT, for a weight \
+             also glorot_uniform, he_normal and he_normal_fan_out"
+        )
+            .nearest(nearest)
     )]
     Initialization {
         /// The node.
@@ -572,7 +629,8 @@ pub enum GraphError {
     },
     /// A size beyond the limits.
     #[error(
-        "`{node}`: {asked} {what} are too many: possible are up to {limit}; nearest is {limit}"
+        "`{node}`: {asked} {what} are too many{}",
+        Help::possible(format_args!("up to {limit}")).nearest(limit)
     )]
     TooLarge {
         /// The node.
@@ -583,6 +641,48 @@ pub enum GraphError {
         asked: u128,
         /// The bound.
         limit: u64,
+    },
+}
+
+/// Why a model cannot read samples of other extents.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum ExtentError {
+    /// A pooling of one fixed window.
+    #[error(
+        "`{node}` pools its whole input of {}x{}x{} by a fixed window, which would be a part of samples of another \
+         extent{}",
+        extent[0], extent[1], extent[2],
+        Help::none().nearest("a global or adaptive pooling, which takes all of it")
+    )]
+    FixedWindow {
+        /// The pooling.
+        node: String,
+        /// Extents of its input.
+        extent: [usize; 3],
+    },
+    /// A layer cannot read them.
+    #[error(transparent)]
+    Layer(#[from] TextError),
+    /// Means whose windows would no longer cover their input.
+    #[error(
+        "the windows of `{node}`, whose means cover all positions, would leave out some of {}x{}x{}",
+        extent[0], extent[1], extent[2]
+    )]
+    LeavesOut {
+        /// The pooling.
+        node: String,
+        /// Extents that its input would have.
+        extent: [usize; 3],
+    },
+    /// A parameter of another shape.
+    #[error("parameter `{parameter}` of shape {before:?} would have the shape {now:?}")]
+    ParameterShape {
+        /// The parameter.
+        parameter: String,
+        /// Its shape.
+        before: [usize; 5],
+        /// That it would have.
+        now: [usize; 5],
     },
 }
 

@@ -40,7 +40,7 @@ pub mod zoo;
 
 pub use builder::{GraphBuilder, ParameterSource};
 pub use count::{Counts, LayerCount, count};
-pub use error::GraphError;
+pub use error::{ExtentError, GraphError};
 pub use initialize::{initial_part, initial_values};
 pub use loss::{ClassLoss, ClassWeights, ElementLoss, Loss, TargetKind, inverse_frequency};
 pub use model::{Graph, Node};

@@ -4,7 +4,8 @@ use crate::infer::infer;
 use crate::sizes::{padding, product, work_per_sample};
 use crate::text;
 use crate::{
-    GraphError, Loss, NodeId, Op, Parameter, ParameterId, PoolKind, Resample, Shape, needed_by_last,
+    ExtentError, GraphError, Loss, NodeId, Op, Parameter, ParameterId, PoolKind, Resample, Shape,
+    needed_by_last,
 };
 use partita_space::{Window, fits, nearest};
 use std::collections::BTreeSet;
@@ -217,7 +218,7 @@ impl Graph {
                 let near = nearest(start, names.chain(all));
                 return Err(GraphError::NothingToFreeze {
                     pattern: pattern.clone(),
-                    nearest: near.unwrap_or("none").to_owned(),
+                    nearest: near.map(str::to_owned),
                 });
             }
         }
@@ -267,39 +268,37 @@ impl Graph {
     ///
     /// Errors: the layer that cannot read them, or the parameter that would have another shape; a pooling of a fixed
     /// window that covers the whole input, or of means whose windows cover these samples but not the others.
-    pub fn with_extent(&self, extent: [usize; 3]) -> Result<Self, String> {
+    pub fn with_extent(&self, extent: [usize; 3]) -> Result<Self, ExtentError> {
         if extent == self.nodes[0].shape.extent {
             return Ok(self.clone());
         }
         if let Some(node) = self.nodes.iter().find(|node| self.pools_all(node)) {
-            let [d, h, w] = self.node(node.inputs[0]).shape.extent;
-            return Err(format!(
-                "`{}` pools its whole input of {d}x{h}x{w} by a fixed window, which would be a part of samples of \
-                 another extent; a global or adaptive pooling would take all of it",
-                node.name
-            ));
+            return Err(ExtentError::FixedWindow {
+                node: node.name.clone(),
+                extent: self.node(node.inputs[0]).shape.extent,
+            });
         }
         let mut graph = self.clone();
         graph.nodes[0].shape.extent = extent;
         // The text form holds no shape but that of the input, and its reader checks all others.
-        let mut graph = text::parse(&text::print(&graph)).map_err(|error| error.to_string())?;
+        let mut graph = text::parse(&text::print(&graph))?;
         for (now, before) in graph.parameters.iter_mut().zip(&self.parameters) {
             now.is_frozen = before.is_frozen;
         }
         if let Some(node) = graph.nodes.iter().find(|node| self.skips(&graph, node)) {
-            let [d, h, w] = graph.node(node.inputs[0]).shape.extent;
-            return Err(format!(
-                "the windows of `{}`, whose means cover all positions, would leave out some of {d}x{h}x{w}",
-                node.name
-            ));
+            return Err(ExtentError::LeavesOut {
+                node: node.name.clone(),
+                extent: graph.node(node.inputs[0]).shape.extent,
+            });
         }
         let mut pairs = self.parameters.iter().zip(&graph.parameters);
         match pairs.find(|(before, now)| before.shape != now.shape) {
             None => Ok(graph),
-            Some((before, now)) => Err(format!(
-                "parameter `{}` of shape {:?} would have the shape {:?}",
-                before.name, before.shape, now.shape
-            )),
+            Some((before, now)) => Err(ExtentError::ParameterShape {
+                parameter: before.name.clone(),
+                before: before.shape,
+                now: now.shape,
+            }),
         }
     }
 

@@ -71,6 +71,7 @@ pub use parse::parse;
 pub use print::print;
 
 use crate::GraphError;
+use partita_space::Help;
 use thiserror::Error;
 
 /// Why a text is not a model. Lines count from 1.
@@ -78,7 +79,8 @@ use thiserror::Error;
 pub enum TextError {
     /// The text does not begin with its model line.
     #[error(
-        "line {line}: {asked:?} is not possible here: the first line is `model NAME`; nearest is `{nearest}`"
+        "line {line}: {asked:?} is not possible here: the first line is `model NAME`{}",
+        Help::none().code(nearest)
     )]
     Model {
         /// Where.
@@ -89,7 +91,7 @@ pub enum TextError {
         nearest: String,
     },
     /// A line that is neither an input nor a node.
-    #[error("line {line}: {asked:?} is no node: possible are {possible}; nearest is `{nearest}`")]
+    #[error("line {line}: {asked:?} is no node{}", Help::possible(possible).code(nearest))]
     Form {
         /// Where.
         line: usize,
@@ -102,7 +104,8 @@ pub enum TextError {
     },
     /// An operation that does not exist.
     #[error(
-        "line {line}: there is no operation `{asked}`: possible are {possible}; nearest is `{nearest}`"
+        "line {line}: there is no operation `{asked}`{}",
+        Help::possible(possible).code(nearest)
     )]
     UnknownOperation {
         /// Where.
@@ -116,7 +119,8 @@ pub enum TextError {
     },
     /// A key that the operation does not have.
     #[error(
-        "line {line}: {operation} has no key `{asked}`: possible are {possible}; nearest is {nearest}"
+        "line {line}: {operation} has no key `{asked}`{}",
+        Help::possible(possible).nearest(nearest)
     )]
     UnknownKey {
         /// Where.
@@ -132,7 +136,8 @@ pub enum TextError {
     },
     /// A key given twice.
     #[error(
-        "line {line}: key `{key}` is given twice, possible is once; nearest is `{key}={nearest}`"
+        "line {line}: key `{key}` is given twice, possible is once{}",
+        Help::none().code(format_args!("{key}={nearest}"))
     )]
     DuplicateKey {
         /// Where.
@@ -144,7 +149,8 @@ pub enum TextError {
     },
     /// A key that must be given.
     #[error(
-        "line {line}: {operation} needs the key `{key}`: possible is {possible}; nearest is `{key}={nearest}`"
+        "line {line}: {operation} needs the key `{key}`{}",
+        Help::possible(possible).code(format_args!("{key}={nearest}"))
     )]
     MissingKey {
         /// Where.
@@ -160,7 +166,8 @@ pub enum TextError {
     },
     /// A value that its key cannot have.
     #[error(
-        "line {line}: `{key}={asked}` is not possible: possible is {possible}; nearest is `{key}={nearest}`"
+        "line {line}: `{key}={asked}` is not possible{}",
+        Help::possible(possible).code(format_args!("{key}={nearest}"))
     )]
     Value {
         /// Where.
@@ -176,7 +183,8 @@ pub enum TextError {
     },
     /// A value that belongs to another key.
     #[error(
-        "line {line}: `{key}={asked}` is not possible: possible is {possible}; nearest is `{nearest}`"
+        "line {line}: `{key}={asked}` is not possible{}",
+        Help::possible(possible).code(nearest)
     )]
     OtherKey {
         /// Where.

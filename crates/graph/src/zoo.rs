@@ -16,7 +16,7 @@ mod vgg;
 use self::resnet::Block;
 use crate::infer::list;
 use crate::{Graph, GraphError};
-use partita_space::nearest;
+use partita_space::{Help, nearest};
 use thiserror::Error;
 
 /// What the name of a [`Family::AmoebaNetD`] begins with.
@@ -27,7 +27,8 @@ const AMOEBANET: &str = "amoebanetd";
 pub enum ModelError {
     /// No such family.
     #[error(
-        "there is no model `{asked}` in the zoo: possible are {possible} and other sizes; nearest is `{nearest}`"
+        "there is no model `{asked}` in the zoo{}",
+        Help::possible(format_args!("{possible} and other sizes")).code(nearest)
     )]
     UnknownModel {
         /// As given.
@@ -38,7 +39,7 @@ pub enum ModelError {
         nearest: String,
     },
     /// A family without its input size.
-    #[error("`{asked}` needs its input size: possible are {possible}; nearest is `{nearest}`")]
+    #[error("`{asked}` needs its input size{}", Help::possible(possible).code(nearest))]
     MissingSize {
         /// As given.
         asked: String,
@@ -48,9 +49,7 @@ pub enum ModelError {
         nearest: String,
     },
     /// A size that the family does not have.
-    #[error(
-        "`{asked}`: size {size:?} is not possible: possible are {possible}; nearest is `{nearest}`"
-    )]
+    #[error("`{asked}`: size {size:?} is not possible{}", Help::possible(possible).code(nearest))]
     BadSize {
         /// As given.
         asked: String,
@@ -62,9 +61,7 @@ pub enum ModelError {
         nearest: String,
     },
     /// Numbers in the name of a family that it does not have.
-    #[error(
-        "there is no model `{asked}` in the zoo: possible are {possible}; nearest is `{nearest}`"
-    )]
+    #[error("there is no model `{asked}` in the zoo{}", Help::possible(possible).code(nearest))]
     BadScale {
         /// As given.
         asked: String,
@@ -74,9 +71,7 @@ pub enum ModelError {
         nearest: String,
     },
     /// A suffix that the family does not have.
-    #[error(
-        "`{asked}`: there is no variant `+{suffix}`: possible are {possible}; nearest is `{nearest}`"
-    )]
+    #[error("`{asked}`: there is no variant `+{suffix}`{}", Help::possible(possible).code(nearest))]
     UnknownSuffix {
         /// As given.
         asked: String,
@@ -89,7 +84,8 @@ pub enum ModelError {
     },
     /// Numbers of a name that there cannot be.
     #[error(
-        "`{asked}` is not possible: possible are {form}, with numbers from 1 to {most}; nearest is `{nearest}`"
+        "`{asked}` is not possible{}",
+        Help::possible(format_args!("{form}, with numbers from 1 to {most}")).code(nearest)
     )]
     BadDimensions {
         /// As given.

@@ -40,23 +40,23 @@ fn convolutions_out_of_range() {
     for (line, parts) in [
         (
             "d = conv c filters=0 kernel=3 bias=false",
-            ["filters=0", "1 to 2^31", "nearest is 1"],
+            ["filters=0", "1 to 2^31", "help: try 1"],
         ),
         (
             "d = conv c filters=2 kernel=0 bias=false",
-            ["kernel=0", "1 to 2^31", "nearest is 1"],
+            ["kernel=0", "1 to 2^31", "help: try 1"],
         ),
         (
             "d = conv c filters=2 kernel=1 stride=0 bias=false",
-            ["stride=0", "1 to", "nearest is 1"],
+            ["stride=0", "1 to", "help: try 1"],
         ),
         (
             "d = conv c filters=2 kernel=1 dilation=0 bias=false",
-            ["dilation=0", "1", "nearest is 1"],
+            ["dilation=0", "1", "help: try 1"],
         ),
         (
             "d = conv c filters=2 kernel=1 groups=0 bias=false",
-            ["groups=0", "1", "nearest is 1"],
+            ["groups=0", "1", "help: try 1"],
         ),
         (
             "d = conv c filters=2 kernel=1 pad=9999999999 bias=false",
@@ -64,7 +64,7 @@ fn convolutions_out_of_range() {
         ),
         (
             "d = conv c filters=2 kernel=1 bias=false init=normal:1e39",
-            ["normal:1e39", "f32", "nearest is 0"],
+            ["normal:1e39", "f32", "help: try 0"],
         ),
     ] {
         assert_refused(line, parts);
@@ -76,43 +76,43 @@ fn slopes_and_rates_out_of_range() {
     for (line, parts) in [
         (
             "d = leaky_relu c slope=-0.5",
-            ["slope=-0.5", "at least 0", "nearest is 0"],
+            ["slope=-0.5", "at least 0", "help: try 0"],
         ),
         (
             "d = leaky_relu c slope=nan",
-            ["slope=NaN", "at least 0", "nearest is 0"],
+            ["slope=NaN", "at least 0", "help: try 0"],
         ),
         (
             "d = leaky_relu c slope=1e39",
             [
                 "slope=1e39",
                 "as f32 holds it",
-                "nearest is 3.4028234663852886e38",
+                "help: try 3.4028234663852886e38",
             ],
         ),
         (
             "d = leaky_relu c slope=1e-60",
-            ["slope=0.000", "as f32 holds it", "nearest is 0"],
+            ["slope=0.000", "as f32 holds it", "help: try 0"],
         ),
         (
             "d = dropout c rate=0.9999999999",
-            ["rate=0.9999999999", "as f32 holds it", "nearest is 0.99"],
+            ["rate=0.9999999999", "as f32 holds it", "help: try 0.99"],
         ),
         (
             "d = dropout c rate=1e-60",
-            ["rate=0.000", "as f32 holds it", "nearest is 0"],
+            ["rate=0.000", "as f32 holds it", "help: try 0"],
         ),
         (
             "d = dropout c rate=1",
-            ["rate=1", "below 1", "nearest is 0.99"],
+            ["rate=1", "below 1", "help: try 0.99"],
         ),
         (
             "d = dropout c rate=-1",
-            ["rate=-1", "below 1", "nearest is 0"],
+            ["rate=-1", "below 1", "help: try 0"],
         ),
         (
             "d = mse c weight=1e39",
-            ["weight=1", "as f32 holds it", "nearest is 1"],
+            ["weight=1", "as f32 holds it", "help: try 1"],
         ),
     ] {
         assert_refused(line, parts);
@@ -136,11 +136,11 @@ fn batch_norms_out_of_range() {
         ),
         (
             "d = batch_norm c epsilon=1e-5 momentum=2",
-            ["momentum=2", "0 to 1", "nearest is 1"],
+            ["momentum=2", "0 to 1", "help: try 1"],
         ),
         (
             "d = batch_norm c epsilon=1e-5 momentum=1e-60",
-            ["momentum=0.000", "as f32 holds it", "nearest is 0"],
+            ["momentum=0.000", "as f32 holds it", "help: try 0"],
         ),
     ] {
         assert_refused(line, parts);
@@ -150,11 +150,11 @@ fn batch_norms_out_of_range() {
 #[test]
 fn attributes_left_out() {
     for (line, nearest) in [
-        ("d = batch_norm c", "nearest is `epsilon=0.00001`"),
-        ("d = batch_norm c epsilon=1e-3", "nearest is `momentum=0.1`"),
-        ("d = leaky_relu c", "nearest is `slope=0.01`"),
-        ("d = prelu c", "nearest is `slopes=one`"),
-        ("d = dropout c", "nearest is `rate=0.5`"),
+        ("d = batch_norm c", "help: try `epsilon=0.00001`"),
+        ("d = batch_norm c epsilon=1e-3", "help: try `momentum=0.1`"),
+        ("d = leaky_relu c", "help: try `slope=0.01`"),
+        ("d = prelu c", "help: try `slopes=one`"),
+        ("d = dropout c", "help: try `rate=0.5`"),
     ] {
         check(&refusal_of(line), &["line 4", nearest]);
     }
@@ -168,7 +168,7 @@ fn inputs_out_of_range() {
     );
     check(
         &refusal("input x channels=1 extent=8x0"),
-        &["line 2", "`x`", "extent=0", "nearest is 1"],
+        &["line 2", "`x`", "extent=0", "help: try 1"],
     );
 }
 
@@ -180,8 +180,8 @@ fn windows_and_groups() {
             "`d`: groups=4",
             "6 input channels",
             "9 filters",
-            "possible are 1, 3",
-            "nearest is 3",
+            "possible values: 1, 3",
+            "help: try 3",
         ],
     );
     check(
@@ -196,15 +196,15 @@ fn windows_and_groups() {
     );
     check(
         &refusal_of("d = max_pool c kernel=2 stride=2 pad=0x0:2x0"),
-        &["`d`: pad=2 along H", "kernel 2", "0 to 1", "nearest is 1"],
+        &["`d`: pad=2 along H", "kernel 2", "0 to 1", "help: try 1"],
     );
     check(
         &refusal_of("d = conv c filters=2 kernel=9 pad=9 padding=periodic bias=false"),
-        &["`d`: periodic pad=9 along D", "extent 8", "nearest is 8"],
+        &["`d`: periodic pad=9 along D", "extent 8", "help: try 8"],
     );
     check(
         &refusal_of("d = flatten c\ne = flatten d\nf = max_pool e kernel=2 stride=1"),
-        &["line 6", "kernel 2", "extent 1", "nearest is 1"],
+        &["line 6", "kernel 2", "extent 1", "help: try 1"],
     );
 }
 
@@ -213,28 +213,33 @@ fn transposed_convolutions() {
     for (keys, parts) in [
         (
             "kernel=3 stride=2x2x1 output_padding=0x2x0",
-            &["output_padding=2 along H", "stride 2", "0 to 1", "is 1"][..],
+            &[
+                "output_padding=2 along H",
+                "stride 2",
+                "0 to 1",
+                "help: try 1",
+            ][..],
         ),
         (
             "kernel=3 output_padding=1",
-            &["output_padding=1 along D", "dilation 1", "nearest is 0"],
+            &["output_padding=1 along D", "dilation 1", "help: try 0"],
         ),
         (
             "kernel=2 pad=0x0x4:5",
-            &["pad=4:5 along W", "9 outputs", "nearest is pad=4"],
+            &["pad=4:5 along W", "9 outputs", "help: try pad=4"],
         ),
         (
             "kernel=1 groups=4",
-            &["groups=4", "6 input channels", "3 filters", "nearest is 3"],
+            &["groups=4", "6 input channels", "3 filters", "help: try 3"],
         ),
-        ("kernel=0", &["kernel=0", "1 to 2^31", "nearest is 1"]),
+        ("kernel=0", &["kernel=0", "1 to 2^31", "help: try 1"]),
         (
             "kernel=2 output_padding=-1",
-            &["output_padding=-1", "a whole number", "nearest is"],
+            &["output_padding=-1", "a whole number", "help: try `output_padding=0`"],
         ),
         (
             "kernel=2 stride=2 outputpadding=1",
-            &["conv_transpose has no key", "nearest is `output_padding`"],
+            &["conv_transpose has no key", "help: try `output_padding`"],
         ),
         (
             "kernel=2 padding=periodic",
@@ -253,7 +258,7 @@ fn transposed_convolutions() {
         &refusal_of("d = conv_transposed c filters=3 kernel=2 bias=true"),
         &[
             "no operation `conv_transposed`",
-            "nearest is `conv_transpose`",
+            "help: try `conv_transpose`",
         ],
     );
     check(
@@ -267,10 +272,10 @@ fn concatenations() {
     for (line, parts) in [
         (
             "d = concat c",
-            &["concat reads 2 tensors or more, 1 given", "nearest is 2"][..],
+            &["concat reads 2 tensors or more, 1 given", "help: try 2"][..],
         ),
         ("d = concat", &["2 tensors or more, 0 given"]),
-        ("d = concat c y", &["no node `y`", "nearest is `x`"]),
+        ("d = concat c y", &["no node `y`", "help: try `x`"]),
         (
             "d = concat c x axis=1",
             &["concat has no key `axis`", "none"],
@@ -280,12 +285,12 @@ fn concatenations() {
             &[
                 "8x8x8 with 6 channels",
                 "4x4x4 with 6",
-                "nearest for the latter is 8x8x8",
+                "help: try 8x8x8 for the latter",
             ],
         ),
         (
             "d = concats c x",
-            &["no operation `concats`", "nearest is `concat`"],
+            &["no operation `concats`", "help: try `concat`"],
         ),
     ] {
         check(&refusal_of(line), parts);
@@ -341,7 +346,7 @@ fn shapes_that_do_not_fit() {
     );
     check(
         &refusal("input x channels=1 extent=8x8x8x8"),
-        &["4 spatial dims", "nearest is 3"],
+        &["4 spatial dims", "help: try 3"],
     );
 }
 
@@ -353,11 +358,11 @@ fn names_and_order() {
     );
     check(
         &refusal_of("d = relu cc"),
-        &["no node `cc`", "possible are x, c", "nearest is `c`"],
+        &["no node `cc`", "possible values: x, c", "help: try `c`"],
     );
     check(
         &refusal_of("d,e = relu c"),
-        &["\"d,e\"", "_-./", "nearest is `d_e`"],
+        &["\"d,e\"", "_-./", "help: try `d_e`"],
     );
     check(
         &refusal_of("input y channels=1 extent=8"),
@@ -388,11 +393,11 @@ fn auxiliary_losses() {
     let body = |lines: &str| refusal_of(&format!("a = mse c weight=0.5\n{lines}"));
     check(
         &refusal_of("a = mse c weight=0"),
-        &["line 4", "weight=0", "finite and above 0", "nearest is 1"],
+        &["line 4", "weight=0", "finite and above 0", "help: try 1"],
     );
     check(
         &refusal_of("a = mse c weight=inf"),
-        &["weight=inf", "nearest is 1"],
+        &["weight=inf", "help: try 1"],
     );
     check(
         &refusal_of("a = mse c weight=c.weight"),
@@ -408,7 +413,7 @@ fn auxiliary_losses() {
             "line 5",
             "`l` is the softmax_cross_entropy of 8x8x8 with 4 channels",
             "`a` is the mse of 8x8x8 with 6 channels",
-            "nearest is the mse",
+            "help: try the mse",
         ],
     );
     check(
@@ -424,7 +429,7 @@ fn auxiliary_losses() {
     );
     check(
         &body("d = relu a"),
-        &["`d` reads the loss `a`", "nearest is to read `c`"],
+        &["`d` reads the loss `a`", "help: try to read `c`"],
     );
     check(
         &refusal_of("l = mse c\nd = relu c"),
@@ -445,14 +450,14 @@ fn parameters() {
     );
     check(
         &refusal_of(&format!("{conv} weight=c.bias")),
-        &["`c.bias`, a bias", "nearest is one of its own"],
+        &["`c.bias`, a bias", "help: try one of its own"],
     );
     check(
         &refusal_of(&format!("{conv} weight=c.wait")),
         &[
             "no parameter `c.wait`",
             "c.weight, c.bias",
-            "nearest is `c.weight`",
+            "help: try `c.weight`",
         ],
     );
     check(
@@ -465,16 +470,16 @@ fn parameters() {
             "`d`: its bias",
             "he_normal",
             "a constant that f32 holds",
-            "nearest is 0",
+            "help: try 0",
         ],
     );
     check(
         &refusal_of("d = batch_norm c epsilon=1e-5 momentum=0.1 init_gamma=inf"),
-        &["`d`: its gamma", "constant:inf", "nearest is 1"],
+        &["`d`: its gamma", "constant:inf", "help: try 1"],
     );
     check(
         &refusal_of(&format!("{conv} init_bias=1")),
-        &["conv has no bias", "possible are weight"],
+        &["conv has no bias", "possible values: weight"],
     );
 }
 
@@ -486,27 +491,27 @@ fn the_form_of_a_text() {
         &first("# x\n\ninput x channels=1"),
         &["line 3", "\"input x channels=1\"", "model unnamed"],
     );
-    check(&first("model a b"), &["line 1", "nearest is `model a`"]);
+    check(&first("model a b"), &["line 1", "help: try `model a`"]);
     check(
         &first("model a=b"),
-        &["line 1", "\"a=b\"", "nearest is `a_b`"],
+        &["line 1", "\"a=b\"", "help: try `a_b`"],
     );
     check(
         &refusal_of("d=relu c"),
-        &["line 4", "nearest is `d = relu c`"],
+        &["line 4", "help: try `d = relu c`"],
     );
     check(&refusal_of("relu c"), &["line 4", "no node"]);
     check(
         &refusal("input channels=1 extent=8"),
-        &["nearest is `input x channels=1 extent=8`"],
+        &["help: try `input x channels=1 extent=8`"],
     );
     check(
         &refusal("input x y channels=1 extent=8"),
-        &["nearest is `input x channels=1 extent=8`"],
+        &["help: try `input x channels=1 extent=8`"],
     );
     check(
         &refusal_of("d = cnov c"),
-        &["operation `cnov`", "max_pool", "nearest is `conv`"],
+        &["operation `cnov`", "max_pool", "help: try `conv`"],
     );
     check(
         &refusal_of("d = relu c slope=1"),
@@ -517,7 +522,7 @@ fn the_form_of_a_text() {
         &[
             "conv has no key `kernle`",
             "filters, kernel, stride",
-            "nearest is `kernel`",
+            "help: try `kernel`",
         ],
     );
     check(
@@ -576,7 +581,7 @@ fn the_values_of_keys() {
     );
     check(
         &refusal_of("d = average_pool c kernel=2 stride=2 count_padding=True"),
-        &["`count_padding=True`", "nearest is `count_padding=true`"],
+        &["`count_padding=True`", "help: try `count_padding=true`"],
     );
     check(
         &refusal("input x channels=1 extent=8,8"),
@@ -612,12 +617,12 @@ fn what_only_the_builder_can_be_asked() {
         .unwrap_err();
     check(
         &error.to_string(),
-        &["`p`: dilation=2 along H", "nearest is 1"],
+        &["`p`: dilation=2 along H", "help: try 1"],
     );
     let error = builder.relu("r", NodeId(7)).unwrap_err();
     check(
         &error.to_string(),
-        &["`r` uses node 7", "there are 1", "nearest is 0"],
+        &["`r` uses node 7", "there are 1", "help: try 0"],
     );
     let error = builder.node("y", Op::Input, &[], &[]).unwrap_err();
     assert!(matches!(error, GraphError::SecondInput { .. }), "{error}");
@@ -626,7 +631,7 @@ fn what_only_the_builder_can_be_asked() {
     let error = builder.node("f", Op::Flatten, &[x], &sources).unwrap_err();
     check(
         &error.to_string(),
-        &["`f`: flatten has no gamma", "possible are none"],
+        &["`f`: flatten has no gamma", "possible values: none"],
     );
     let norm = Op::BatchNorm {
         epsilon: 1.0,
@@ -635,7 +640,7 @@ fn what_only_the_builder_can_be_asked() {
     let error = builder.node("b", norm.clone(), &[x], &sources).unwrap_err();
     check(
         &error.to_string(),
-        &["`b` uses parameter 3", "there are 0", "none"],
+        &["`b` uses parameter 3", "there are 0 so far, counted from 0"],
     );
     builder.batch_norm("b", x, 1.0, 0.5).unwrap();
     let mean = builder.find_parameter("b.running_mean").unwrap();

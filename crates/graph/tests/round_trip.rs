@@ -79,8 +79,8 @@ fn the_line_of_a_fault_is_named() {
     let GraphError::UnknownName { asked, nearest, .. } = &*error else {
         panic!("{error}");
     };
-    let found = (line, asked.as_str(), nearest.as_str());
-    assert_eq!(found, (6, "b0.gamma", "c1.weight"));
+    let found = (line, asked.as_str(), nearest.as_deref());
+    assert_eq!(found, (6, "b0.gamma", Some("c1.weight")));
 }
 
 #[test]
@@ -399,7 +399,7 @@ fn weights_that_follow_the_labels_stay_a_word() {
         ("mse x weights=inverse_frequency", "of losses of classes"),
         (
             "dice x weights=inverse_freq",
-            "nearest is `weights=inverse_frequency`",
+            "help: try `weights=inverse_frequency`",
         ),
         (
             "softmax_cross_entropy x weights=balanced",
