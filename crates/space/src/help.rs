@@ -10,6 +10,9 @@ use std::fmt;
 /// Begins a line of help.
 const MARK: &str = "help: ";
 
+/// Begins help with the nearest valid choice.
+const TRY: &str = "try ";
+
 /// What may be given in place of what was asked.
 ///
 /// Displays as a line of its own below a message, `help: try NEAREST; possible values: POSSIBLE`, or as nothing
@@ -56,6 +59,14 @@ impl Help {
         self.nearest(format_args!("`{choice}`"))
     }
 
+    /// With what to do, in words.
+    pub fn advise(self, advice: impl fmt::Display) -> Self {
+        Self {
+            advice: Some(advice.to_string()),
+            ..self
+        }
+    }
+
     /// With the word to type that is nearest, if there is one.
     pub fn maybe_code(self, choice: Option<impl fmt::Display>) -> Self {
         match choice {
@@ -76,8 +87,8 @@ impl Help {
 impl fmt::Display for Help {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
+            (TRY, &self.nearest),
             ("", &self.advice),
-            ("try ", &self.nearest),
             ("possible values: ", &self.possible),
         ];
         let mut before = format!("\n{MARK}");
@@ -88,6 +99,64 @@ impl fmt::Display for Help {
             }
         }
         Ok(())
+    }
+}
+
+/// What was expected in place of a value.
+///
+/// Displays as `expected VALUES`, with the nearest one as help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Valid values, in words.
+    pub text: String,
+    /// The one nearest to what is given, if one is near.
+    pub nearest: Option<String>,
+}
+
+impl Expected {
+    /// Valid values, in words.
+    pub fn new(text: impl fmt::Display) -> Self {
+        Self {
+            text: text.to_string(),
+            nearest: None,
+        }
+    }
+
+    /// With the nearest of them.
+    pub fn nearest(self, choice: impl fmt::Display) -> Self {
+        self.maybe_nearest(Some(choice))
+    }
+
+    /// With the nearest of them, if one is near.
+    pub fn maybe_nearest(self, choice: Option<impl fmt::Display>) -> Self {
+        Self {
+            nearest: choice.map(|choice| choice.to_string()),
+            ..self
+        }
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let help = Help::none().maybe_nearest(self.nearest.as_ref());
+        write!(f, "expected {}{help}", self.text)
+    }
+}
+
+impl Error for Expected {}
+
+impl From<&str> for Expected {
+    fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<String> for Expected {
+    fn from(text: String) -> Self {
+        Self {
+            text,
+            nearest: None,
+        }
     }
 }
 
@@ -116,9 +185,11 @@ impl Message {
         message
     }
 
+    /// Adds a line of help once, what to try before all else.
     fn add(&mut self, help: &str) {
         if !self.help.iter().any(|line| line == help) {
             self.help.push(help.to_owned());
+            self.help.sort_by_key(|line| !line.starts_with(TRY));
         }
     }
 
@@ -151,6 +222,11 @@ pub fn extend(error: &(impl fmt::Display + ?Sized), more: impl fmt::Display) -> 
     message
 }
 
+/// The text of an error among others, with its help indented below it.
+pub fn indent(error: &(impl fmt::Display + ?Sized)) -> String {
+    error.to_string().replace("\n", "\n  ")
+}
+
 /// The texts of an error and its sources, without repetitions, and the help of all of them last.
 pub fn full_text(error: &(dyn Error + '_)) -> String {
     let mut message = Message::of(error);
@@ -179,7 +255,7 @@ mod tests {
         assert_eq!(code.to_string(), "\nhelp: try `data=2`");
         assert_eq!(Help::none().maybe_code(None::<&str>).to_string(), "");
         let advice = Help::advice("add a loss").maybe_nearest(Some("`mse`"));
-        assert_eq!(advice.to_string(), "\nhelp: add a loss; try `mse`");
+        assert_eq!(advice.to_string(), "\nhelp: try `mse`; add a loss");
     }
 
     #[derive(Debug)]
@@ -213,6 +289,9 @@ mod tests {
         let message = extend("no kernel\nhelp: try 3", format_args!("; stopped{more}"));
         let text = "no kernel; stopped\nhelp: try 3\nhelp: use `--resume`";
         assert_eq!(message.to_string(), text);
+        let nearest = extend(&message, Help::none().nearest(2));
+        let text = "no kernel; stopped\nhelp: try 3\nhelp: try 2\nhelp: use `--resume`";
+        assert_eq!(nearest.to_string(), text);
         assert_eq!(
             message.inline(),
             "no kernel; stopped; try 3; use `--resume`"

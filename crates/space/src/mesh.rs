@@ -1,5 +1,6 @@
 //! Meshes of ranks and their axes.
 
+use crate::Help;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -168,8 +169,9 @@ impl fmt::Display for MeshError {
         match self {
             Self::Empty(axis) => write!(
                 f,
-                "the axis {} of a mesh has extent 0; possible is 1 or more; nearest is 1",
-                axis.name()
+                "the axis {} of a mesh has extent 0{}",
+                axis.name(),
+                Help::possible("1 or more").nearest(1)
             ),
             Self::TooMany => write!(
                 f,
