@@ -1,5 +1,7 @@
 //! Errors of machine files.
 
+use partita_space::Help;
+use partita_space::help::Expected;
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -8,9 +10,9 @@ use thiserror::Error;
 pub enum SoftwareError {
     /// No profile has this name.
     #[error(
-        "unknown software `{asked}`{}; profiles are {}; a path to a profile works too",
-        if *.is_machine { " (it is a machine: `--machine`)".to_owned() } else { did_you_mean(.nearest) },
-        .available.join(", ")
+        "unknown software `{asked}`{}{}",
+        if *.is_machine { ", which is a machine" } else { "" },
+        of_names(available, "a profile").maybe_nearest(instead(asked, nearest, is_machine.then_some("--machine")))
     )]
     Unknown {
         /// The given name.
@@ -23,14 +25,18 @@ pub enum SoftwareError {
         is_machine: bool,
     },
     /// The file cannot be read.
-    #[error("software profile {} cannot be read: {source}{nearest}", .path.display())]
+    #[error(
+        "software profile {} cannot be read: {source}{}",
+        path.display(),
+        of_path(nearest.as_ref())
+    )]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// The error of the system.
         source: std::io::Error,
         /// The one of that name that comes along, if there is one.
-        nearest: String,
+        nearest: Option<String>,
     },
     /// Its text has a fault.
     #[error(transparent)]
@@ -42,9 +48,10 @@ pub enum SoftwareError {
 pub enum MachineError {
     /// No machine has this name.
     #[error(
-        "unknown machine `{asked}`{}; machines are {}; a path to a machine file works too",
-        if *.is_software { " (it is a software profile: `--software`)".to_owned() } else { did_you_mean(.nearest) },
-        .available.join(", ")
+        "unknown machine `{asked}`{}{}",
+        if *.is_software { ", which is a software profile" } else { "" },
+        of_names(available, "a machine file")
+            .maybe_nearest(instead(asked, nearest, is_software.then_some("--software")))
     )]
     Unknown {
         /// The given name.
@@ -57,14 +64,14 @@ pub enum MachineError {
         is_software: bool,
     },
     /// The file cannot be read.
-    #[error("machine file {} cannot be read: {source}{nearest}", .path.display())]
+    #[error("machine file {} cannot be read: {source}{}", path.display(), of_path(nearest.as_ref()))]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// The error of the system.
         source: std::io::Error,
         /// The one of that name that comes along, if there is one.
-        nearest: String,
+        nearest: Option<String>,
     },
     /// The text is not TOML, or a part of it has the wrong form.
     #[error("{file}, line {line} (`{text}`): {message}")]
@@ -90,8 +97,8 @@ pub enum MachineError {
     },
     /// A software profile where a machine is needed.
     #[error(
-        "{file} is a software profile, not a machine file; possible are `--software {file}` and a machine with \
-         `--machine`"
+        "{file} is a software profile, not a machine file{}",
+        Help::none().nearest(format_args!("`--software {file}`, and a machine with `--machine`"))
     )]
     IsSoftware {
         /// The file.
@@ -99,8 +106,8 @@ pub enum MachineError {
     },
     /// A machine file where a software profile is needed.
     #[error(
-        "{file} is a machine file, not a software profile; possible are `--machine {file}` and a profile with \
-         `--software`"
+        "{file} is a machine file, not a software profile{}",
+        Help::none().nearest(format_args!("`--machine {file}`, and a profile with `--software`"))
     )]
     IsMachine {
         /// The file.
@@ -108,9 +115,8 @@ pub enum MachineError {
     },
     /// An unknown key.
     #[error(
-        "{file}, line {line}: unknown key `{key}`{}; possible here: {}",
-        did_you_mean(.nearest),
-        .possible.join(", ")
+        "{file}, line {line}: unknown key `{key}`{}",
+        Help::possible(possible.join(", ")).maybe_code(nearest.as_ref())
     )]
     UnknownKey {
         /// The file.
@@ -125,7 +131,7 @@ pub enum MachineError {
         nearest: Option<String>,
     },
     /// An invalid value.
-    #[error("{file}, line {line}: `{key}` is {given}, expected {expected}")]
+    #[error("{file}, line {line}: `{key}` is {given}, {expected}")]
     BadValue {
         /// The file.
         file: String,
@@ -136,7 +142,7 @@ pub enum MachineError {
         /// The value as given.
         given: String,
         /// Valid values, and the nearest one if there is one.
-        expected: String,
+        expected: Expected,
     },
 }
 
@@ -150,9 +156,22 @@ fn in_table(table: &Option<(usize, String)>) -> String {
     text.unwrap_or_else(|| " before the first table".to_owned())
 }
 
-fn did_you_mean(nearest: &Option<String>) -> String {
-    match nearest {
-        Some(name) => format!(" (did you mean `{name}`?)"),
-        None => String::new(),
+/// The names that exist, or a file.
+fn of_names(available: &[String], file: &str) -> Help {
+    Help::possible(format_args!(
+        "{}, or a path to {file}",
+        available.join(", ")
+    ))
+}
+
+/// The other option that takes a name, or the most similar name.
+fn instead(asked: &str, nearest: &Option<String>, option: Option<&str>) -> Option<String> {
+    match option {
+        Some(option) => Some(format!("`{option} {asked}`")),
+        None => nearest.as_ref().map(|name| format!("`{name}`")),
     }
+}
+
+fn of_path(nearest: Option<&String>) -> Help {
+    Help::none().maybe_nearest(nearest.map(|name| format!("`{name}`, which comes along")))
 }

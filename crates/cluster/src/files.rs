@@ -64,12 +64,10 @@ pub(crate) fn nearest(asked: &str, available: &[String]) -> Option<String> {
 }
 
 /// The nearest to a file that cannot be read: what is compiled in under its name.
-pub(crate) fn nearest_of_path(path: &Path, built_in: &BuiltIn) -> String {
+pub(crate) fn nearest_of_path(path: &Path, built_in: &BuiltIn) -> Option<String> {
     let stem = path.file_stem().and_then(|stem| stem.to_str());
-    let own = built_in.iter().find(|(name, _)| stem == Some(name));
-    own.map_or(String::new(), |(name, _)| {
-        format!("; nearest is `{name}`, which comes along")
-    })
+    let mut names = built_in.iter().map(|&(name, _)| name);
+    names.find(|name| stem == Some(name)).map(str::to_owned)
 }
 
 /// The names of the `.toml` files of a folder; none if it cannot be listed.

@@ -3,13 +3,14 @@
 use crate::machine::{HalfSaturation, Share};
 use crate::network::Ratio;
 use crate::software::{AdaptersUsed, Exponent, Factor};
+use partita_space::help::Expected;
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds, UnitTable, near};
 use toml::Value;
 
 /// A number of a machine file: read from a TOML value, written back as one.
 pub(crate) trait Quantity: Sized {
-    /// The quantity, or what was expected instead of the value.
-    fn read(value: &Value) -> Result<Self, String>;
+    /// Errors: what is expected instead of the value.
+    fn read(value: &Value) -> Result<Self, Expected>;
     /// The TOML value, in the unit that reads best.
     fn write(&self) -> Value;
 }
@@ -26,7 +27,7 @@ const COUNT_MAX: usize = 1 << 24;
 const MEMORY_MAX: f64 = 9_007_199_254_740_992.0;
 
 impl Quantity for Seconds {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         let is_time = |number: f64| (0.0..=SECONDS_MAX).contains(&number);
         TIME.read(value, is_time).map(Seconds)
     }
@@ -37,7 +38,7 @@ impl Quantity for Seconds {
 }
 
 impl Quantity for BytesPerSecond {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         DATA_RATE.read(value, is_rate).map(BytesPerSecond)
     }
 
@@ -51,7 +52,7 @@ fn is_rate(number: f64) -> bool {
 }
 
 impl Quantity for FlopsPerSecond {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         ARITHMETIC_RATE.read(value, is_rate).map(FlopsPerSecond)
     }
 
@@ -61,7 +62,7 @@ impl Quantity for FlopsPerSecond {
 }
 
 impl Quantity for Bytes {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         let whole = |number: f64| (1.0..=MEMORY_MAX).contains(&number) && number.fract() == 0.0;
         MEMORY.read(value, whole).map(|number| Bytes(number as u64))
     }
@@ -91,14 +92,14 @@ pub(crate) fn bare(value: &Value) -> f64 {
 }
 
 impl Quantity for HalfSaturation {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         let number = bare(value);
         if number > 0.0 && number <= FACTOR_MAX {
             Ok(HalfSaturation(number))
         } else {
-            Err(format!(
+            Err(Expected::new(format_args!(
                 "the extent at which half is reached, such as 24.0, above 0 and at most {FACTOR_MAX}"
-            ))
+            )))
         }
     }
 
@@ -108,12 +109,12 @@ impl Quantity for HalfSaturation {
 }
 
 impl Quantity for Share {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         let number = bare(value);
         if number > 0.0 && number <= 4.0 {
             Ok(Share(number))
         } else {
-            Err("a share of the peak such as 0.5, above 0 and at most 4".to_owned())
+            Err("a share of the peak such as 0.5, above 0 and at most 4".into())
         }
     }
 
@@ -123,12 +124,12 @@ impl Quantity for Share {
 }
 
 impl Quantity for Factor {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         let number = bare(value);
         if (0.0..=FACTOR_MAX).contains(&number) {
             Ok(Factor(number))
         } else {
-            Err(format!("a factor such as 0.9, from 0 to {FACTOR_MAX}"))
+            Err(format!("a factor such as 0.9, from 0 to {FACTOR_MAX}").into())
         }
     }
 
@@ -138,12 +139,12 @@ impl Quantity for Factor {
 }
 
 impl Quantity for Exponent {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         let number = bare(value);
         if (0.0..=2.0).contains(&number) {
             Ok(Exponent(number))
         } else {
-            Err("an exponent from 0 (k ways are k times as fast) to 2, such as 0.5".to_owned())
+            Err("an exponent from 0 (k ways are k times as fast) to 2, such as 0.5".into())
         }
     }
 
@@ -153,9 +154,9 @@ impl Quantity for Exponent {
 }
 
 impl Quantity for bool {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         let answer = value.as_bool();
-        answer.ok_or_else(|| "true or false".to_owned())
+        answer.ok_or_else(|| "true or false".into())
     }
 
     fn write(&self) -> Value {
@@ -164,10 +165,10 @@ impl Quantity for bool {
 }
 
 impl Quantity for String {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         let text = value.as_str().filter(|text| !text.trim().is_empty());
         let text = text.map(str::to_owned);
-        text.ok_or_else(|| "a text that is not blank".to_owned())
+        text.ok_or_else(|| "a text that is not blank".into())
     }
 
     fn write(&self) -> Value {
@@ -176,12 +177,12 @@ impl Quantity for String {
 }
 
 impl Quantity for Ratio {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         let number = bare(value);
         if (1.0..=FACTOR_MAX).contains(&number) {
             Ok(Ratio(number))
         } else {
-            Err(format!("a ratio such as 3.0, from 1 to {FACTOR_MAX}"))
+            Err(format!("a ratio such as 3.0, from 1 to {FACTOR_MAX}").into())
         }
     }
 
@@ -191,7 +192,7 @@ impl Quantity for Ratio {
 }
 
 impl Quantity for Vec<usize> {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         let numbers = match value {
             Value::Array(numbers) => numbers.iter().map(usize::read).collect(),
             Value::Float(_)
@@ -203,9 +204,9 @@ impl Quantity for Vec<usize> {
         };
         match numbers {
             Ok(numbers) if !numbers.is_empty() => Ok(numbers),
-            Ok(_) | Err(_) => Err(format!(
+            Ok(_) | Err(_) => Err(Expected::new(format_args!(
                 "a list such as [4, 4, 2] of numbers from 1 to {COUNT_MAX}"
-            )),
+            ))),
         }
     }
 
@@ -215,7 +216,7 @@ impl Quantity for Vec<usize> {
 }
 
 impl Quantity for usize {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         let whole = value.as_integer().map(usize::try_from);
         match whole {
             Some(Ok(count)) if (1..=COUNT_MAX).contains(&count) => Ok(count),
@@ -223,12 +224,10 @@ impl Quantity for usize {
                 let number = bare(value);
                 // The cast of a number in range rounds it down.
                 let near = number.clamp(1.0, COUNT_MAX as f64) as usize;
-                let nearest = if number.is_nan() {
-                    String::new()
-                } else {
-                    format!("; nearest is {near}")
-                };
-                Err(format!("a whole number from 1 to {COUNT_MAX}{nearest}"))
+                Err(Expected {
+                    text: format!("a whole number from 1 to {COUNT_MAX}"),
+                    nearest: (!number.is_nan()).then(|| near.to_string()),
+                })
             }
         }
     }
@@ -239,13 +238,16 @@ impl Quantity for usize {
 }
 
 impl Quantity for AdaptersUsed {
-    fn read(value: &Value) -> Result<Self, String> {
+    fn read(value: &Value) -> Result<Self, Expected> {
         match value.as_str() {
             Some("all") => Ok(Self::All),
-            Some(_) => Err(format!("\"all\" or a whole number from 1 to {COUNT_MAX}")),
+            Some(_) => Err(format!("\"all\" or a whole number from 1 to {COUNT_MAX}").into()),
             None => usize::read(value)
                 .map(Self::AtMost)
-                .map_err(|expected| format!("\"all\" or {expected}")),
+                .map_err(|expected| Expected {
+                    text: format!("\"all\" or {}", expected.text),
+                    ..expected
+                }),
         }
     }
 
@@ -289,7 +291,7 @@ const ARITHMETIC_RATE: Measure = Measure {
 };
 
 impl Measure {
-    fn read(&self, value: &Value, sensible: impl Fn(f64) -> bool) -> Result<f64, String> {
+    fn read(&self, value: &Value, sensible: impl Fn(f64) -> bool) -> Result<f64, Expected> {
         let text = value.as_str().unwrap_or_default().trim();
         let number = self.units.parse(text);
         number
@@ -297,21 +299,23 @@ impl Measure {
             .ok_or_else(|| self.expected(text))
     }
 
-    fn expected(&self, text: &str) -> String {
+    fn expected(&self, text: &str) -> Expected {
         let given = text.trim_start_matches(|letter: char| !letter.is_alphabetic());
         let of_bits = given
             .strip_suffix("bit/s")
             .or_else(|| given.strip_suffix("b/s"));
-        let hint = match (
-            of_bits,
-            near(given, self.units.units().map(|unit| unit.name)),
-        ) {
-            (Some(prefix), _) => format!(" (8 {given} are 1 {prefix}B/s)"),
-            (None, Some(unit)) if unit != given => format!(" (did you mean `{unit}`?)"),
-            (None, _) => String::new(),
+        let names = self.units.units().map(|unit| unit.name);
+        let nearest = match of_bits {
+            Some(prefix) => Some(format!("`{prefix}B/s`: 8 {given} are 1 {prefix}B/s")),
+            None => near(given, names)
+                .filter(|unit| *unit != given)
+                .map(|unit| format!("`{unit}`")),
         };
         let (noun, example, units) = (self.noun, self.example, self.units.names());
-        format!("{noun} as text with its unit, \"{example}\"; units: {units}{hint}")
+        Expected {
+            text: format!("{noun} as text with its unit, \"{example}\"; units: {units}"),
+            nearest,
+        }
     }
 
     fn write(&self, number: f64) -> Value {
@@ -381,25 +385,28 @@ mod tests {
     fn names_the_nearest_count() {
         let nearest = |value: Value| usize::read(&value).expect_err("no count");
         for (value, near) in [
-            (Value::Integer(0), "nearest is 1"),
-            (Value::Integer(-3), "nearest is 1"),
-            (Value::Float(3.5), "nearest is 3"),
-            (Value::Integer(i64::MAX), "nearest is 16777216"),
+            (Value::Integer(0), Some("1")),
+            (Value::Integer(-3), Some("1")),
+            (Value::Float(3.5), Some("3")),
+            (Value::Integer(i64::MAX), Some("16777216")),
+            (text("many"), None),
         ] {
             let expected = nearest(value);
-            assert!(expected.ends_with(near), "{expected}");
+            assert_eq!(expected.text, "a whole number from 1 to 16777216");
+            assert_eq!(expected.nearest.as_deref(), near);
         }
-        assert_eq!(nearest(text("many")), "a whole number from 1 to 16777216");
     }
 
     #[test]
     fn names_the_unit_that_was_meant() {
-        let expected = BytesPerSecond::read(&text("25 Gb/s")).expect_err("bits");
-        assert!(expected.contains("8 Gb/s are 1 GB/s"), "{expected}");
-        let expected = BytesPerSecond::read(&text("25 GBs")).expect_err("no rate");
-        assert!(expected.contains("did you mean `GB/s`?"), "{expected}");
-        let expected = BytesPerSecond::read(&text("100 Gbit/s")).expect_err("bits");
-        assert!(expected.contains("8 Gbit/s are 1 GB/s"), "{expected}");
+        for (given, near) in [
+            ("25 Gb/s", "`GB/s`: 8 Gb/s are 1 GB/s"),
+            ("25 GBs", "`GB/s`"),
+            ("100 Gbit/s", "`GB/s`: 8 Gbit/s are 1 GB/s"),
+        ] {
+            let expected = BytesPerSecond::read(&text(given)).expect_err("no rate");
+            assert_eq!(expected.nearest.as_deref(), Some(near));
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::machine::{
 use crate::quantity::{Quantity, bare};
 use partita_files::line_at;
 use partita_space::BytesPerSecond;
+use partita_space::help::Expected;
 use partita_space::near;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -445,10 +446,11 @@ impl Reader<'_> {
         if let Some(&(_, choice)) = choices.iter().find(|&(name, _)| name == given) {
             return Ok(choice);
         }
-        let mut expected = format!("one of {}", listed(choices));
-        if let Some(name) = near(given, choices.iter().map(|&(name, _)| name)) {
-            expected.push_str(&format!(" (did you mean \"{name}\"?)"));
-        }
+        let expected = Expected {
+            text: format!("one of {}", listed(choices)),
+            nearest: near(given, choices.iter().map(|&(name, _)| name))
+                .map(|name| format!("\"{name}\"")),
+        };
         Err(self.bad(key, raw.span().start, &format!("\"{given}\""), expected))
     }
 
@@ -473,14 +475,14 @@ impl Reader<'_> {
         key: &str,
         offset: usize,
         given: &str,
-        expected: String,
+        expected: impl Into<Expected>,
     ) -> MachineError {
         MachineError::BadValue {
             file: self.file.to_owned(),
             line: self.line(offset).0,
             key: key.to_owned(),
             given: given.to_owned(),
-            expected,
+            expected: expected.into(),
         }
     }
 

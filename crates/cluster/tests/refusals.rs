@@ -182,7 +182,8 @@ fn words_outside_their_choice_are_refused_with_the_nearest() {
         let MachineError::BadValue { expected, .. } = error else {
             panic!("{error}")
         };
-        assert!(expected.contains(meant), "{expected}");
+        assert!(expected.text.contains(meant), "{expected}");
+        assert_eq!(expected.nearest.as_deref(), Some(meant));
     }
 }
 
@@ -307,7 +308,7 @@ fn messages_name_the_range_and_what_is_nearest() {
         (
             "nodes = { value = 512".to_owned(),
             "nodes = { value = 99999999999999999".to_owned(),
-            "expected a whole number from 1 to 16777216; nearest is 16777216",
+            "expected a whole number from 1 to 16777216\nhelp: try 16777216",
         ),
         (
             "value = \"256 GB\"".to_owned(),
