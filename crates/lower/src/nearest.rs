@@ -61,7 +61,6 @@ impl StrategyChecks<'_> {
             StrategyError::Ranks { .. } => search.other_ranks(),
             _ => search.others(&error),
         };
-        let choices = choices.unwrap_or_else(|| "no similar strategy is valid".to_owned());
         Err(StrategyError::Nearest {
             error: Box::new(error),
             choices,
@@ -122,7 +121,7 @@ impl Search<'_> {
     fn other_ranks(&self) -> Option<String> {
         let (product, ranks) = (self.strategy.ranks(), self.checks.ranks);
         let own = (self.checks.suits)(self.strategy, self.checks.batch)
-            .then(|| format!("choose ranks = {product}"));
+            .then(|| format!("ranks = {product}"));
         let data = self.with_ranks(self.strategy);
         let plain = Strategy {
             layers: Vec::new(),
@@ -154,8 +153,7 @@ impl Search<'_> {
                 choices.push(text);
             }
         }
-        let all = choices.join(", or ");
-        (!choices.is_empty()).then(|| format!("the nearest valid choice is {all}"))
+        (!choices.is_empty()).then(|| choices.join(", or "))
     }
 
     /// The nearest first.

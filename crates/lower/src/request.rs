@@ -3,6 +3,8 @@
 use crate::{Strategy, StrategyError};
 use partita_graph::{Graph, ParameterRole};
 use partita_program::{Dtype, Menu, MenuError, Optimizer, ProgramKind, SizeFaults, Transform};
+use partita_space::Help;
+use partita_space::help::extend;
 
 /// How samples are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,8 +77,8 @@ pub enum LowerError {
     Menu(#[from] MenuError),
     /// Sizes of buffers beyond the limits.
     #[error(
-        "there are {asked} {what}; at most {limit} are possible; choose a smaller mini-batch, or a \
-         strategy that splits more"
+        "there are {asked} {what}; at most {limit} are possible{}",
+        Help::advice("choose a smaller mini-batch, or a strategy that splits more")
     )]
     TooLarge {
         /// The quantity and the buffer.
@@ -87,7 +89,7 @@ pub enum LowerError {
         limit: u64,
     },
     /// Counts over all ranks that do not fit in 64 bits.
-    #[error("{0}; choose a smaller mini-batch, or fewer ranks")]
+    #[error("{}", extend(.0, Help::advice("choose a smaller mini-batch, or fewer ranks")))]
     Uncountable(SizeFaults),
 }
 

@@ -54,7 +54,7 @@ pub use random::Draws;
 pub use sequences::random_sequence_case;
 pub use share::{Share, seeds};
 pub use staged::random_staged_case;
-pub use suggestions::Typed;
+pub use suggestions::{Typed, choices, is_of_word};
 pub use tied::random_tied_case;
 pub use trial::{Data, Trial, Verdict};
 pub use two_stages::random_two_stage_case;

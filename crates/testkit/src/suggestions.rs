@@ -62,32 +62,23 @@ impl Typed {
 
     /// What a refusal suggests to type instead.
     pub fn suggestions(&self, refusal: &str) -> Vec<Self> {
-        if let Some((_, choices)) = refusal.rsplit_once("; the nearest valid choice is ") {
-            return choices.split(", or ").map(|one| self.with(one)).collect();
-        }
-        let fitted = |choice: &str| {
-            let (strategy, ranks) = choice.split_once("` for ")?;
-            let strategy = strategy.strip_prefix('`')?.to_owned();
-            let ranks = ranks.parse().ok()?;
-            Some(Self {
-                strategy,
-                ranks,
-                ..self.clone()
-            })
-        };
-        if let Some((_, choices)) = refusal.rsplit_once("; choose ranks = ") {
-            let (ranks, rest) = choices.split_once(", or ").unwrap_or((choices, ""));
-            let ranks = Self {
-                ranks: ranks.parse().expect("a number of ranks"),
-                ..self.clone()
-            };
-            return [ranks].into_iter().chain(fitted(rest)).collect();
-        }
-        let (_, last) = refusal.rsplit_once("; ").unwrap_or(("", refusal));
-        if let Some(fitted) = fitted(last) {
-            return vec![fitted];
+        if !is_of_word(refusal)
+            && let Some(choices) = choices(refusal)
+        {
+            let one = |choice| self.fitted(choice).unwrap_or_else(|| self.with(choice));
+            return choices.split(", or ").map(one).collect();
         }
         self.corrected(refusal).into_iter().collect()
+    }
+
+    /// Another strategy for other ranks.
+    fn fitted(&self, choice: &str) -> Option<Self> {
+        let (strategy, ranks) = choice.split_once("` for ")?;
+        Some(Self {
+            strategy: strategy.strip_prefix('`')?.to_owned(),
+            ranks: ranks.parse().ok()?,
+            ..self.clone()
+        })
     }
 
     /// With words in place of others, entries at the end, or another strategy; other ranks, another mini-batch.
@@ -128,12 +119,12 @@ impl Typed {
         let after = |mark: &str| end(rest.split_once(mark)?.1);
         let first = after("`");
         let mut strategy = self.strategy.clone();
-        if let Some(known) = after("did you mean `") {
-            strategy = in_place(&strategy, &after("option `")?, &known);
+        if let Some(unknown) = after("option `") {
+            strategy = in_place(&strategy, &unknown, &after("help: try `")?);
         } else if let Some(example) = after("as in `") {
             // Axes move into the stages.
             let moved = rest
-                .split_once("; write ")
+                .split_once("help: write ")
                 .and_then(|(_, rest)| rest.split_once(" into "));
             for word in moved.iter().flat_map(|(words, _)| words.split(',')) {
                 let (axis, _) = word.split_once('=')?;
@@ -142,12 +133,12 @@ impl Typed {
             for word in outside(&example, ',') {
                 strategy = with_word(&strategy, word);
             }
-        } else if rest.contains("so it splits nothing; ") {
+        } else if rest.contains("so it splits nothing\n") {
             let asked = first?;
             let (dim, _) = asked.split_once('=')?;
             strategy = in_place(&strategy, &asked, &format!("{dim}=-"));
         } else {
-            let (layer, near) = (after("no layer `"), after("nearest is `")?);
+            let (layer, near) = (after("no layer `"), after("help: try `")?);
             // Layers are named in stages and behind a semicolon.
             let start = layer.as_ref().and_then(|_| strategy.find(['[', ';']));
             let (head, rest) = strategy.split_at(start.unwrap_or(0));
@@ -158,6 +149,28 @@ impl Typed {
             ..self.clone()
         })
     }
+}
+
+/// Whether a refusal is of one word, in whose place another stands, and not of a strategy that the checks refuse.
+pub fn is_of_word(refusal: &str) -> bool {
+    let marks = [
+        "option `",
+        "no layer `",
+        "` is not possible",
+        "is not of the form",
+    ];
+    marks.iter().any(|mark| refusal.contains(mark))
+}
+
+/// What a refusal suggests to try.
+pub fn choices(refusal: &str) -> Option<&str> {
+    let choices = refusal
+        .lines()
+        .find_map(|line| line.strip_prefix("help: try "))?;
+    let (choices, _) = choices
+        .split_once("; possible values: ")
+        .unwrap_or((choices, ""));
+    Some(choices)
 }
 
 /// A text with another word in place of the first that is not a part of a longer one.

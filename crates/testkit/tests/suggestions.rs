@@ -4,7 +4,7 @@
 
 use partita_graph::{Graph, text};
 use partita_space::AXES;
-use partita_testkit::{Draws, Typed, any_random_case};
+use partita_testkit::{Draws, Typed, any_random_case, choices, is_of_word};
 
 /// Corrections of a strategy with several errors in it.
 const STEPS: usize = 12;
@@ -54,8 +54,7 @@ fn follow(graph: &Graph, typed: &[Typed], refusal: &str, followed: &mut u64) -> 
         return Err(format!("names a layer that nobody wrote: {refusal}"));
     }
     let is_read = !refusal.contains("there is no schedule");
-    let of_model = is_read && refusal.contains("; the nearest valid choice")
-        || refusal.contains(" are asked for; ");
+    let of_model = is_read && !is_of_word(refusal) && choices(refusal).is_some();
     let Some(last) = typed.last() else {
         return Ok(());
     };

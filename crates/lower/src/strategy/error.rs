@@ -1,5 +1,8 @@
 //! Errors of strategies.
 
+use partita_space::Help;
+use partita_space::help::{Message, extend};
+
 /// A parameter that two layers share and split in different ways.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -29,6 +32,14 @@ pub struct Sharer {
     pub origin: String,
 }
 
+/// The nearest choices that a command accepts, or that there are none.
+fn with_choices(error: &StrategyError, choices: Option<&str>) -> Message {
+    match choices {
+        Some(choices) => extend(error, Help::none().nearest(choices)),
+        None => extend(error, "; no similar strategy is valid"),
+    }
+}
+
 fn local_text(parts: usize) -> String {
     if parts > 1 {
         format!(", each of {parts} parts with statistics of its own,")
@@ -42,24 +53,29 @@ fn local_text(parts: usize) -> String {
 pub enum StrategyError {
     /// A syntax error.
     #[error(
-        "strategy `{text}`: {} is not of the form axis=number, the number at least 1{nearest}, or \
+        "strategy `{text}`: {} is not of the form axis=number, the number at least 1, or \
          overlap=on|off, fuse=on|off, batch_norm=synchronized|local, bucket=size, \
          workspace=live|off|size, workspace_total=size, micro=number, shard=off|optimizer|gradients|parameters, \
-         stages=[...] or schedule=1f1b; a strategy reads like `data=2,depth=2`, and what differs for \
-         some layers follows like `; conv3..fc2: D=-,F=depth`",
-        if word.is_empty() { "an empty part".to_owned() } else { format!("`{word}`") }
+         stages=[...] or schedule=1f1b{}",
+        if word.is_empty() { "an empty part".to_owned() } else { format!("`{word}`") },
+        Help::advice(
+            "a strategy reads like `data=2,depth=2`, and what differs for some layers follows like \
+             `; conv3..fc2: D=-,F=depth`"
+        )
+        .maybe_code(nearest.as_ref())
     )]
     Form {
         /// The strategy.
         text: String,
         /// The part that does not fit.
         word: String,
-        /// What was probably meant, in words.
-        nearest: String,
+        /// What was probably meant, if it can be told.
+        nearest: Option<String>,
     },
     /// An invalid value.
     #[error(
-        "strategy `{text}`: `{word}` is not possible; possible is {possible}; nearest is `{nearest}`"
+        "strategy `{text}`: `{word}` is not possible{}",
+        Help::possible(possible).code(nearest)
     )]
     Value {
         /// The strategy.
@@ -73,7 +89,8 @@ pub enum StrategyError {
     },
     /// A mini-batch beyond the limits.
     #[error(
-        "a mini-batch of {batch} samples is not possible; possible are 1 to {most}; nearest is {nearest}"
+        "a mini-batch of {batch} samples is not possible{}",
+        Help::possible(format_args!("1 to {most}")).nearest(nearest)
     )]
     Batch {
         /// The requested value.
@@ -119,9 +136,11 @@ pub enum StrategyError {
     },
     /// A syntax error in the settings of layers.
     #[error(
-        "strategy `{text}`: `{word}` cannot be set for layers; possible are \
-         recompute=on|off, halo=own|grouped, branches=2|[3|1]|off, and DIM=AXES with a dim of N, D, H, W, C or F and axes such as `depth`, \
-         `filter+channel` or `-` for none"
+        "strategy `{text}`: `{word}` cannot be set for layers{}",
+        Help::possible(
+            "recompute=on|off, halo=own|grouped, branches=2|[3|1]|off, and DIM=AXES with a dim of N, D, H, W, C or F \
+             and axes such as `depth`, `filter+channel` or `-` for none"
+        )
     )]
     LayerForm {
         /// The strategy.
@@ -130,7 +149,7 @@ pub enum StrategyError {
         word: String,
     },
     /// A layer that the model does not have.
-    #[error("strategy `{strategy}`: {model} has no layer `{asked}`; nearest is `{nearest}`")]
+    #[error("strategy `{strategy}`: {model} has no layer `{asked}`{}", Help::none().code(nearest))]
     UnknownLayer {
         /// The strategy.
         strategy: String,
@@ -144,7 +163,8 @@ pub enum StrategyError {
     /// A pattern in a range.
     #[error(
         "strategy `{strategy}`: `{layers}` is a range from one layer to another, in which `*` cannot stand \
-         for letters; write a name with `*` alone, or the names of the first and the last layer"
+         for letters{}",
+        Help::advice("write a name with `*` alone, or the names of the first and the last layer")
     )]
     StarInRange {
         /// The strategy.
@@ -216,7 +236,8 @@ pub enum StrategyError {
     },
     /// A dim that a layer cannot split.
     #[error(
-        "strategy `{strategy}`: {kind} `{layer}` cannot carry {axes} on {dim}; possible are {possible}"
+        "strategy `{strategy}`: {kind} `{layer}` cannot carry {axes} on {dim}{}",
+        Help::possible(possible)
     )]
     Dim {
         /// The strategy.
@@ -344,8 +365,9 @@ pub enum StrategyError {
     },
     /// An axis that a layer names and that has an extent of 1.
     #[error(
-        "strategy `{text}`: `{word}` is set for `{layers}`, but `{axis}` has an extent of 1 here, so it \
-         splits nothing; possible are {possible}, or `-` for none"
+        "strategy `{text}`: `{word}` is set for `{layers}`, but `{axis}` has an extent of 1 here, so it splits \
+         nothing{}",
+        Help::possible(format_args!("{possible}, or `-` for none"))
     )]
     Unsplit {
         /// The strategy.
@@ -361,7 +383,8 @@ pub enum StrategyError {
     },
     /// An unknown key.
     #[error(
-        "strategy `{text}`: there is no axis or option `{name}`; the axes are {known}{nearest}"
+        "strategy `{text}`: there is no axis or option `{name}`; the axes are {known}{}",
+        Help::none().maybe_code(nearest.as_ref())
     )]
     UnknownAxis {
         /// The strategy.
@@ -370,11 +393,14 @@ pub enum StrategyError {
         name: String,
         /// All axes.
         known: String,
-        /// A hint.
-        nearest: String,
+        /// The nearest axis or option, if one is near.
+        nearest: Option<String>,
     },
     /// A key that is given twice.
-    #[error("strategy `{text}`: `{name}` is given twice; give it once")]
+    #[error(
+        "strategy `{text}`: `{name}` is given twice{}",
+        Help::advice("give it once")
+    )]
     Twice {
         /// The strategy.
         text: String,
@@ -400,7 +426,7 @@ pub enum StrategyError {
         ranks: usize,
     },
     /// An axis that no layer of the model can use.
-    #[error("strategy `{strategy}`: {reason}; the axes possible here are {possible}")]
+    #[error("strategy `{strategy}`: {reason}{}", Help::possible(possible))]
     Axis {
         /// The strategy.
         strategy: String,
@@ -430,8 +456,8 @@ pub enum StrategyError {
     },
     /// An axis of all ranks besides stages.
     #[error(
-        "strategy `{strategy}`: with stages only `data` can be an axis of all ranks; write \
-         {axes} into the stages to split, as in `stages=[{stages}]`"
+        "strategy `{strategy}`: with stages only `data` can be an axis of all ranks{}",
+        Help::advice(format_args!("write {axes} into the stages to split, as in `stages=[{stages}]`"))
     )]
     OutsideStages {
         /// The strategy.
@@ -443,9 +469,11 @@ pub enum StrategyError {
     },
     /// A syntax error in the list of stages.
     #[error(
-        "strategy `{text}`: `{word}` is not a list of stages; it reads like `stages=[depth=2|1]`, with the \
-         axes of each stage, `1` for one rank, and optionally its layers before a colon, \
-         `stages=[..pool2: depth=2|conv3..: 1]`; `stages=4` is four stages of one rank"
+        "strategy `{text}`: `{word}` is not a list of stages{}",
+        Help::advice(
+            "a list reads like `stages=[depth=2|1]`, with the axes of each stage, `1` for one rank, and optionally its \
+             layers before a colon, `stages=[..pool2: depth=2|conv3..: 1]`; `stages=4` is four stages of one rank"
+        )
     )]
     StagesForm {
         /// The strategy.
@@ -543,7 +571,9 @@ pub enum StrategyError {
     },
     /// An unknown schedule.
     #[error(
-        "strategy `{text}`: there is no schedule `{schedule}`; possible are {possible}{nearest}"
+        "strategy `{text}`: there is no schedule `{schedule}`{}",
+        Help::possible(possible)
+            .maybe_nearest(nearest.map(|name| format!("schedule={name}")))
     )]
     UnknownSchedule {
         /// The strategy.
@@ -552,13 +582,13 @@ pub enum StrategyError {
         schedule: String,
         /// All names.
         possible: String,
-        /// A suggestion.
-        nearest: String,
+        /// The nearest name, if one is near.
+        nearest: Option<&'static str>,
     },
     /// A schedule without stages.
     #[error(
-        "strategy `{text}`: a schedule is for stages, and there are none; add them, as in \
-         `stages=[1|1],schedule={schedule}`"
+        "strategy `{text}`: a schedule is for stages, and there are none{}",
+        Help::advice(format_args!("add them, as in `stages=[1|1],schedule={schedule}`"))
     )]
     NoStages {
         /// The strategy.
@@ -577,11 +607,11 @@ pub enum StrategyError {
         reason: String,
     },
     /// Any of these, with the nearest choices that a command accepts.
-    #[error("{error}; {choices}")]
+    #[error("{}", with_choices(error, choices.as_deref()))]
     Nearest {
         /// What is wrong.
         error: Box<StrategyError>,
-        /// The choices, or that there are none.
-        choices: String,
+        /// The choices, if there are some.
+        choices: Option<String>,
     },
 }

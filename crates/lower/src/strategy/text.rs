@@ -476,17 +476,14 @@ fn extent(text: &str, extents: &mut [usize; 7], word: &str) -> Result<(), Strate
 }
 
 /// The extent of an axis that was probably meant by `data:2`, `data 2`, `data2` or `dp2`.
-fn meant_extent(word: &str) -> String {
+fn meant_extent(word: &str) -> Option<String> {
     let name = word.trim_end_matches(|letter: char| letter.is_ascii_digit());
     let number = &word[name.len()..];
     let name = name.trim_end_matches(|letter: char| !letter.is_alphanumeric());
     let known = AXES.into_iter().map(Axis::name);
-    match near(name, known).or_else(|| other_name(name)) {
-        Some(axis) if number.parse().is_ok_and(|number: usize| number > 0) => {
-            format!(" (nearest is `{axis}={number}`)")
-        }
-        Some(_) | None => String::new(),
-    }
+    let axis = near(name, known).or_else(|| other_name(name))?;
+    let is_extent = number.parse().is_ok_and(|number: usize| number > 0);
+    is_extent.then(|| format!("{axis}={number}"))
 }
 
 /// The axis that has another name elsewhere: the letter of a dim, or the kind of parallelism.
@@ -718,7 +715,7 @@ fn unknown_axis(text: &str, name: &str) -> StrategyError {
     };
     let nearest = other()
         .or_else(|| near(name, names.iter().copied().chain(words)))
-        .map_or_else(String::new, |known| format!("; did you mean `{known}`?"));
+        .map(str::to_owned);
     StrategyError::UnknownAxis {
         text: text.to_owned(),
         name: name.to_owned(),
@@ -762,9 +759,7 @@ fn unknown_schedule(text: &str, value: &str) -> StrategyError {
         text: text.to_owned(),
         schedule: value.to_owned(),
         possible: possible.join(", "),
-        nearest: nearest.map_or_else(String::new, |known| {
-            format!("; the nearest valid choice is schedule={known}")
-        }),
+        nearest,
     }
 }
 

@@ -146,10 +146,7 @@ fn numbers_that_cannot_be_name_the_nearest_that_can() {
         ),
     ] {
         let error = text.parse::<Strategy>().unwrap_err().to_string();
-        assert!(
-            error.contains(&format!("nearest is `{nearest}`")),
-            "{error}"
-        );
+        assert!(error.contains(&format!("help: try `{nearest}`")), "{error}");
     }
 }
 
@@ -168,12 +165,12 @@ fn strategies_of_the_most_ranks_are_read() {
 #[test]
 fn refusals_name_what_is_possible() {
     let error = |text: &str| text.parse::<Strategy>().unwrap_err().to_string();
-    assert!(error("dept=2").contains("did you mean `depth`?"));
+    assert!(error("dept=2").contains("help: try `depth`"));
     assert!(error("recompute=on").contains("; conv1..pool3: recompute=on"));
     let unsplit = error("depth=2,data=2; conv1..: D=depth+width");
     assert!(unsplit.contains("`width`"), "{unsplit}");
     assert!(
-        unsplit.contains("possible are `data`, `depth`"),
+        unsplit.contains("possible values: `data`, `depth`"),
         "{unsplit}"
     );
 }
