@@ -28,7 +28,7 @@ pub use times::{LinkSizes, LinkTimes, host_seconds_per_byte};
 use crate::uncertainty::Uncertainty;
 use partita_cluster::LayerPrecision;
 use partita_program::{Algorithm, Count, Dtype, KernelShape, Origin};
-use partita_space::{Bytes, Rank, Seconds};
+use partita_space::{Bytes, Help, Rank, Seconds};
 use serde::{Deserialize, Serialize};
 
 /// What the costs of a machine are based on.
@@ -208,7 +208,10 @@ pub enum CostError {
         dtype: Dtype,
     },
     /// The device does not compute in a precision.
-    #[error("machine `{machine}` has no rate in {asked}; possible are {possible}{help}")]
+    #[error(
+        "machine `{machine}` has no rate in {asked}{reason}{}",
+        Help::possible(possible).maybe_nearest(key.as_ref().map(|key| format!("`{key}` in its file")))
+    )]
     Precision {
         /// The machine.
         machine: String,
@@ -216,8 +219,10 @@ pub enum CostError {
         asked: &'static str,
         /// The precisions that it has.
         possible: String,
-        /// The key of the rate, if one may be added.
-        help: String,
+        /// Why there are no more, if it cannot be changed.
+        reason: String,
+        /// The key of the rate in the machine file, if one may be added.
+        key: Option<String>,
     },
     /// The machine file lacks a number.
     #[error("machine `{machine}` does not say `{key}`, which is needed for {purpose}")]

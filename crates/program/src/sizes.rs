@@ -3,13 +3,14 @@
 use crate::count::WideCount;
 use crate::descriptor::Window;
 use crate::{Body, Distribution, Exchange, Kernel, Lane, Program, TaskSite, TensorRegion, Work};
+use partita_space::help::extend;
 use partita_space::limits::{BYTES_MAX, ELEMENTS_MAX, SAMPLES_MAX};
-use partita_space::{Mesh, Offset, Rank, Submesh};
+use partita_space::{Help, Mesh, Offset, Rank, Submesh};
 use std::fmt;
 
 /// A size in a program beyond its bound.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{location}: {what} {got}; possible is {possible}")]
+#[error("{location}: {what} {got}{}", Help::possible(possible))]
 pub struct SizeFault {
     /// The buffer, task or class.
     pub location: String,
@@ -30,10 +31,9 @@ impl fmt::Display for SizeFaults {
         let Some((first, others)) = self.0.split_first() else {
             return write!(f, "no size is too large");
         };
-        write!(f, "{first}")?;
         match others.len() {
-            0 => Ok(()),
-            others => write!(f, " (and {others} more)"),
+            0 => write!(f, "{first}"),
+            others => write!(f, "{}", extend(first, format_args!(" (and {others} more)"))),
         }
     }
 }

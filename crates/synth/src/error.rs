@@ -1,5 +1,6 @@
 //! What can go wrong when data are made or the baseline is fitted.
 
+use partita_space::Help;
 use thiserror::Error;
 
 /// A specification that cannot be met, or data that do not fit it.
@@ -17,8 +18,8 @@ pub enum SynthError {
     },
     /// Samples do not fit the positions that they are given.
     #[error(
-        "length: {length} positions do not hold every sample; possible is {needed} or more, nearest \
-         is {needed}"
+        "length: {length} positions do not hold every sample{}",
+        Help::possible(format_args!("{needed} or more")).nearest(needed)
     )]
     TooShort {
         /// Positions given.
@@ -28,8 +29,8 @@ pub enum SynthError {
     },
     /// More different samples are wanted than there are.
     #[error(
-        "samples: {asked} different strings are asked for, and there are {possible}; possible is 1 \
-         to {possible}, nearest is {possible}"
+        "samples: {asked} different strings are asked for, and there are {possible}{}",
+        Help::possible(format_args!("1 to {possible}")).nearest(possible)
     )]
     TooMany {
         /// Samples asked for.

@@ -29,18 +29,23 @@ pub fn check(
         return Ok(());
     }
     let names: Vec<&str> = possible.into_iter().map(LayerPrecision::name).collect();
-    let help = match &machine.calibration {
-        Some(_) => "; its kernels were measured in f32".to_owned(),
-        None if software.gpu_kernels.is_some() => {
-            format!("; software `{}` computes in f32", software.name)
-        }
-        None => format!("; `device.rates.{}` in its file adds it", asked.name()),
+    let (reason, key) = match &machine.calibration {
+        Some(_) => ("; its kernels were measured in f32".to_owned(), None),
+        None if software.gpu_kernels.is_some() => (
+            format!("; software `{}` computes in f32", software.name),
+            None,
+        ),
+        None => (
+            String::new(),
+            Some(format!("device.rates.{}", asked.name())),
+        ),
     };
     Err(CostError::Precision {
         machine: machine.name.clone(),
         asked: asked.name(),
         possible: names.join(", "),
-        help,
+        reason,
+        key,
     })
 }
 
