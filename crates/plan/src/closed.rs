@@ -6,6 +6,7 @@ use partita_graph::{Graph, Node, Op};
 use partita_lower::{LayerDim, Request, Shard, Strategy};
 use partita_oracle::closed::{Estimate, LayerRow, LayerTable, Links, Parallelism, hybrid_seconds};
 use partita_program::{Lane, Phase, ProgramKind};
+use partita_space::help::Message;
 use partita_space::{AXES, Axis, AxisList, Rank, Seconds};
 use std::ops::Range;
 
@@ -28,7 +29,7 @@ pub fn closed_form(
 ) -> Result<Option<ClosedForm>, String> {
     let ranks = training.strategy.ranks();
     let forms = ClosedForms::new(training, ranks, costs).map_err(|error| match error {
-        LayersError::Lower(error) => error.to_string(),
+        LayersError::Lower(error) => Message::of(&error).inline(),
         LayersError::Cost(unknown) => unknown,
     })?;
     Ok(forms.of(training.strategy))

@@ -2,6 +2,7 @@
 
 use partita_graph::Graph;
 use partita_lower::Strategy;
+use partita_space::help::Message;
 use partita_space::{AXES, Axis, Mesh};
 
 /// The strategy for twice the ranks: with twice the extent of the first of its axes for which it is valid, data
@@ -15,7 +16,7 @@ pub fn doubled(strategy: &Strategy, graph: &Graph, batch: usize) -> Result<Strat
         let grown = grown(strategy, axis);
         match grown.check(graph, batch) {
             Ok(()) => return Ok(grown),
-            Err(error) => reasons.push(error.to_string()),
+            Err(error) => reasons.push(Message::of(&error).inline()),
         }
     }
     Err(reasons.join("; "))

@@ -14,6 +14,7 @@ use partita_graph::{Graph, NodeId, Op};
 use partita_lower::{LayerChoice, LayerDim, Request, Strategy};
 use partita_oracle::closed::Link;
 use partita_program::{Lane, Phase, ProgramKind, Task};
+use partita_space::help::Message;
 use partita_space::{AXES, Axis, AxisList, Mesh, Seconds};
 use std::ops::Range;
 
@@ -56,7 +57,7 @@ impl<'a> PerLayer<'a> {
         exposed_fraction: f64,
     ) -> Result<Option<Self>, String> {
         let found = DistributionCosts::new(training, None, costs).map_err(|error| match error {
-            LayersError::Lower(error) => error.to_string(),
+            LayersError::Lower(error) => Message::of(&error).inline(),
             LayersError::Cost(unknown) => unknown,
         })?;
         Ok(found.map(|found| found.per_layer(exposed_fraction)))

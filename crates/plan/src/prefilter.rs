@@ -6,6 +6,7 @@ use crate::repeats::Shortened;
 use partita_lower::{LowerError, Request, Strategy, lower_rank, lower_ranks};
 use partita_oracle::precision;
 use partita_program::{Body, Role};
+use partita_space::help::Message;
 use partita_space::{Axis, Bytes, Rank, Seconds};
 
 /// The part of the memory up to which an estimate by shortened models shows that a rank fits.
@@ -29,7 +30,7 @@ impl Prefilter<'_, '_> {
     ) -> Result<Result<Seconds, Rejection>, PlanError> {
         let training = &self.request.training;
         if let Err(error) = strategy.check_splits(training.graph, training.batch) {
-            return Ok(Err((Refusal::Unsuited, error.to_string())));
+            return Ok(Err((Refusal::Unsuited, Message::of(&error).inline())));
         }
         self.at_rank(strategy, strategy.mesh().ranks() - 1)
     }
@@ -145,7 +146,7 @@ impl Prefilter<'_, '_> {
 /// The rejection of a candidate that cannot be lowered. Errors: those that are not of its strategy.
 pub(crate) fn unsuited<T>(error: LowerError) -> Result<Result<T, Rejection>, PlanError> {
     if error.is_of_strategy() {
-        Ok(Err((Refusal::Unsuited, error.to_string())))
+        Ok(Err((Refusal::Unsuited, Message::of(&error).inline())))
     } else {
         Err(error.into())
     }

@@ -14,6 +14,7 @@ use crate::repeats::Shortened;
 use crate::simulated_cuts::Steps;
 use partita_lower::{Request, StageChoice, Strategy, lower};
 use partita_oracle::{Prediction, precision};
+use partita_space::help::Message;
 use partita_space::{AXES, Axis, Bytes, Seconds};
 use std::cell::Cell;
 
@@ -684,12 +685,12 @@ impl Ranking<'_, '_> {
             match balance_with(&training, wanted, costs, steps, tables) {
                 Ok(balanced) => Ok(balanced),
                 Err(BalanceError::Lower(error)) if error.is_of_strategy() => {
-                    Err((Refusal::Unsuited, error.to_string()))
+                    Err((Refusal::Unsuited, Message::of(&error).inline()))
                 }
                 Err(BalanceError::Lower(error)) => return Err(error.into()),
                 Err(BalanceError::Cost(unknown)) => Err((Refusal::Unknown, unknown)),
                 Err(error @ BalanceError::Memory { needed, .. }) => {
-                    Err((Refusal::Memory(needed), error.to_string()))
+                    Err((Refusal::Memory(needed), Message::of(&error).inline()))
                 }
             },
         )

@@ -12,6 +12,7 @@ use crate::recompute::Activations;
 use partita_lower::{Request, Shard, Strategy, lower_ranks};
 use partita_oracle::precision;
 use partita_program::{ProgramKind, Role};
+use partita_space::help::Message;
 use partita_space::{Axis, Bytes, Seconds};
 
 /// Candidates with savings that are simulated, of those that fit with them.
@@ -339,7 +340,7 @@ impl Ranking<'_, '_> {
             ..request.training
         };
         if let Err(error) = strategy.check_splits(training.graph, training.batch) {
-            return Ok(Err((Refusal::Unsuited, error.to_string())));
+            return Ok(Err((Refusal::Unsuited, Message::of(&error).inline())));
         }
         let mesh = strategy.mesh();
         let mut ranks = vec![mesh.ranks() - 1, middle_rank(&mesh)];
