@@ -235,7 +235,11 @@ fn transposed_convolutions() {
         ("kernel=0", &["kernel=0", "1 to 2^31", "help: try 1"]),
         (
             "kernel=2 output_padding=-1",
-            &["output_padding=-1", "a whole number", "help: try `output_padding=0`"],
+            &[
+                "output_padding=-1",
+                "a whole number",
+                "help: try `output_padding=0`",
+            ],
         ),
         (
             "kernel=2 stride=2 outputpadding=1",

@@ -1,6 +1,7 @@
 //! The text form of a program: a header, then per class its buffers, outputs and tasks, a line each.
 
 use crate::{Body, Buffer, Output, Phase, Program, Staging, Task, TaskId};
+use partita_space::help::extend;
 use partita_space::{AxisSet, Bytes, Mesh};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -344,7 +345,7 @@ fn task_line(id: usize, line: usize, text: &str) -> Result<Task, ParseError> {
 fn read<T: DeserializeOwned>(line: usize, text: &str) -> Result<T, ParseError> {
     ron::from_str(text).map_err(|error| ParseError {
         line,
-        reason: format!("{error}: `{text}`"),
+        reason: extend(&error, format_args!(": `{text}`")).to_string(),
     })
 }
 

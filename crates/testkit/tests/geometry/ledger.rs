@@ -81,7 +81,7 @@ impl Ledger {
     /// Notes a layer that a graph refused, and checks that it was predicted and says which layer.
     pub fn refused(&mut self, layer: &str, predicted: Option<Refusal>, error: &GraphError) {
         let text = error.to_string();
-        let is_reported = text.contains(&format!("`{layer}`")) && text.contains("nearest is");
+        let is_reported = text.contains(&format!("`{layer}`")) && text.contains("\nhelp: try ");
         match Refusal::of_graph(error) {
             Some(refusal) if Some(refusal) == predicted && is_reported => {
                 *self.refused.entry(refusal).or_default() += 1;
