@@ -163,7 +163,7 @@ fn a_misspelled_key_is_answered_with_the_nearest() {
     assert_eq!(nearest.as_deref(), Some("unitpar"));
     let text = error.to_string();
     assert!(
-        text.contains("`redshifts`") && text.contains("the nearest is `unitpar`"),
+        text.contains("`redshifts`") && text.ends_with("help: try `unitpar`"),
         "{text}"
     );
 }

@@ -1,5 +1,6 @@
 //! Errors of datasets and weight files.
 
+use partita_space::Help;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -63,10 +64,10 @@ pub enum DataError {
     },
     /// An HDF5 file without a key that a dataset needs.
     #[error(
-        "{path} has no key `{key}`; its keys are {}{}; a dataset file holds `full` \
-         (the volumes) and `unitPar` (numbers) or `labels` (classes)",
+        "{path} has no key `{key}`; its keys are {}; a dataset file holds `full` \
+         (the volumes) and `unitPar` (numbers) or `labels` (classes){}",
         list(.found),
-        near(.nearest)
+        Help::none().maybe_code(nearest.as_ref())
     )]
     MissingKey {
         /// The file.
@@ -226,8 +227,10 @@ pub enum DataError {
     },
     /// The file of samples that are not kept in memory.
     #[error(
-        "{path}: the file for {bytes} of samples beside those in memory cannot be {action}: {reason}; possible is \
-         another folder as `spill`, a larger `store_memory`, or more ranks, so that each keeps less"
+        "{path}: the file for {bytes} of samples beside those in memory cannot be {action}: {reason}{}",
+        Help::possible(
+            "another folder as `spill`, a larger `store_memory`, or more ranks, so that each keeps less"
+        )
     )]
     Spill {
         /// The file.
@@ -251,9 +254,11 @@ pub enum DataError {
     },
     /// A size of images for samples that are none.
     #[error(
-        "`--size {height}x{width}` scales and crops images, and {path} is none; possible are sources that end in \
-         .png, .jpg or .jpeg, or no `--size`: samples then keep their extents, here {extents}, of which \
-         `[augmentation] crop` of a run file takes parts"
+        "`--size {height}x{width}` scales and crops images, and {path} is none{}",
+        Help::none().nearest(format_args!(
+            "sources that end in .png, .jpg or .jpeg, or no `--size`: samples then keep their extents, here {extents}, \
+             of which `[augmentation] crop` of a run file takes parts"
+        ))
     )]
     NoImages {
         /// The first sample.
@@ -392,7 +397,7 @@ pub enum DataError {
         step: &'static str,
     },
     /// A crop or an augmentation that samples do not allow.
-    #[error("{path}: `{key}` is {got}; {reason}; possible is {expected}")]
+    #[error("{path}: `{key}` is {got}; {reason}{}", Help::possible(expected))]
     Augmentation {
         /// The dataset.
         path: PathBuf,
@@ -424,10 +429,10 @@ pub enum DataError {
     /// Predictions of different extents, and a format of one array.
     #[error(
         "{} would hold one array, and the predictions have different extents, from {smallest:?} to {largest:?} \
-         (D, H, W); possible are files that end in .nii.gz or .nii, one for each sample, and .h5, with an array for \
-         each, nearest is `{}`",
+         (D, H, W){}",
         path.display(),
-        path.with_extension("h5").display()
+        Help::possible("files that end in .nii.gz or .nii, one for each sample, and .h5, with an array for each")
+            .code(path.with_extension("h5").display())
     )]
     OneArray {
         /// The file of predictions.
@@ -525,10 +530,11 @@ pub enum DataError {
 /// A number in the place of a class that is none of the dataset's or of the model's.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{path}: key `{key}`, sample {sample} of split {split}{}, {position}: {class} is not a class index; possible \
-     are the whole numbers 0 to {last}, the classes of the {owner}; nearest is {nearest}; mend or leave out \
-     the sample, or {remedy}",
-    beside(.name)
+    "{path}: key `{key}`, sample {sample} of split {split}{}, {position}: {class} is not a class index{}",
+    beside(.name),
+    Help::possible(format_args!("the whole numbers 0 to {last}, the classes of the {owner}"))
+        .nearest(nearest)
+        .advise(format_args!("mend or leave out the sample, or {remedy}"))
 )]
 pub struct NoClass {
     /// The file.
@@ -570,12 +576,6 @@ fn list(names: &[String]) -> String {
 fn beside(name: &Option<Box<str>>) -> String {
     name.as_ref()
         .map_or_else(String::new, |name| format!(" (`{name}`)"))
-}
-
-fn near(name: &Option<String>) -> String {
-    name.as_ref()
-        .map(|name| format!(", the nearest is `{name}`"))
-        .unwrap_or_default()
 }
 
 fn valid_samples(samples: usize) -> String {

@@ -1,5 +1,6 @@
 //! Errors of checkpoints.
 
+use partita_space::Help;
 use std::path::{Path, PathBuf};
 
 /// Why a checkpoint cannot be written or read.
@@ -143,6 +144,6 @@ fn of_tensor(tensor: Option<&str>) -> String {
     tensor.map_or_else(String::new, |tensor| format!(" (tensor `{tensor}`)"))
 }
 
-fn near(nearest: Option<&str>) -> String {
-    nearest.map_or_else(String::new, |name| format!("; nearest is `{name}`"))
+fn near(nearest: Option<&str>) -> Help {
+    Help::none().maybe_code(nearest)
 }
