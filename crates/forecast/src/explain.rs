@@ -8,6 +8,7 @@ use partita_oracle::{
 };
 use partita_plan::{doubled, ranks_max};
 use partita_program::Program;
+use partita_space::help::Message;
 use partita_space::{Bytes, Seconds};
 use serde::Serialize;
 
@@ -330,16 +331,16 @@ fn predicted(
 ) -> Result<Result<Prediction, String>, PlanningError> {
     let strategy = training.strategy;
     if let Err(error) = strategy.check(training.graph, training.batch) {
-        return Ok(Err(error.to_string()));
+        return Ok(Err(Message::of(&error).inline()));
     }
     let program = lower(training)?;
     // Too few devices for the doubled ranks are not an error of the request.
     let costs = match (subject.costs)(&program) {
         Ok(costs) => costs,
-        Err(error) => return Ok(Err(error.to_string())),
+        Err(error) => return Ok(Err(Message::of(&error).inline())),
     };
     let simulation = simulated(&program, costs.as_ref());
     Ok(simulation
         .map(|simulation| Prediction::of(&program, &simulation, false))
-        .map_err(|error| error.to_string()))
+        .map_err(|error| Message::of(&error).inline()))
 }

@@ -5,6 +5,7 @@ use crate::training::Training;
 use partita_cluster::{Machine, ProcessorKind, Software};
 use partita_graph::{Graph, TargetKind};
 use partita_space::Bytes;
+use partita_space::Help;
 use serde::Serialize;
 use std::fmt;
 
@@ -356,7 +357,7 @@ impl fmt::Display for InputError {
             ));
         }
         let (reasons, possible) = (reasons.join("; "), self.possible().join("; "));
-        write!(f, "{reasons}; possible are {possible}")
+        write!(f, "{reasons}{}", Help::none().nearest(possible))
     }
 }
 
@@ -465,7 +466,7 @@ mod tests {
         };
         let (store, files) = (Some(IoChoice::Store), Some(IoChoice::Files));
         let offers = |text: String, offered: &[&str], not: &[&str]| {
-            let (_, possible) = text.split_once("; possible are ").unwrap();
+            let (_, possible) = text.split_once("\nhelp: try ").unwrap();
             assert!(offered.iter().all(|it| possible.contains(it)), "{text}");
             assert!(!not.iter().any(|it| possible.contains(it)), "{text}");
         };

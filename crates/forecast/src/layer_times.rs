@@ -12,6 +12,7 @@ use partita_oracle::{Costs, LayerFactors, PassFactors, ScaledCosts, SpeedFactors
 use partita_program::{Menu, Phase};
 use partita_site::size::parse_seconds;
 use partita_site::{ErrorKind, Fault};
+use partita_space::help::{Expected, Help};
 use partita_space::{Seconds, near};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -83,7 +84,7 @@ pub enum LayerTimesError {
         fault: String,
     },
     /// A value is invalid.
-    #[error("{}, line {line}: `{key}` is {given}; {expected}", file.display())]
+    #[error("{}, line {line}: `{key}` is {given}, {expected}", file.display())]
     Value {
         /// The table.
         file: PathBuf,
@@ -94,13 +95,14 @@ pub enum LayerTimesError {
         /// What was given.
         given: String,
         /// What is possible.
-        expected: String,
+        expected: Expected,
     },
     /// The model has no such layer.
     #[error(
-        "{}, line {line}: `{model}` has no layer `{layer}`{}; `partita inspect {model}` lists its layers",
+        "{}, line {line}: `{model}` has no layer `{layer}`{}",
         file.display(),
-        nearest.as_ref().map_or(String::new(), |name| format!("; nearest is `{name}`"))
+        Help::advice(format_args!("`partita inspect {model}` lists its layers"))
+            .maybe_code(nearest.as_ref())
     )]
     NoLayer {
         /// The table.
@@ -290,7 +292,7 @@ impl TableReader<'_> {
         }
         let nearest = count.map_or(1, |count| count.clamp(1, SAMPLES_MAX as i64));
         let expected =
-            format!("possible is a whole number from 1 to {SAMPLES_MAX}; nearest is {nearest}");
+            Expected::new(format_args!("a whole number from 1 to {SAMPLES_MAX}")).nearest(nearest);
         let given = value.get_ref().to_string();
         Err(self.bad(value.span().start, "samples".to_owned(), given, expected))
     }
@@ -310,9 +312,8 @@ impl TableReader<'_> {
         }
         let names = PASSES.map(|(pass, _)| pass);
         if let Some(other) = table.keys().find(|key| !names.contains(&key.as_str())) {
-            let near =
-                near(other, names).map_or(String::new(), |name| format!("; nearest is `{name}`"));
-            let expected = format!("possible are `forward` and `backward`{near}");
+            let near = near(other, names).map(|name| format!("`{name}`"));
+            let expected = Expected::from("`forward` or `backward`").maybe_nearest(near);
             return Err(self.bad(
                 offset,
                 format!("{key}.{other}"),
@@ -336,12 +337,17 @@ impl TableReader<'_> {
 
     /// No time is given where one must be.
     fn no_time(&self, offset: usize, key: String, given: String) -> LayerTimesError {
-        let expected =
-            "possible is a time of at least one pass, like `conv1 = { forward = \"1.2 ms\" }`";
-        self.bad(offset, key, given, expected.to_owned())
+        let expected = "a time of at least one pass, like `conv1 = { forward = \"1.2 ms\" }`";
+        self.bad(offset, key, given, expected.into())
     }
 
-    fn bad(&self, offset: usize, key: String, given: String, expected: String) -> LayerTimesError {
+    fn bad(
+        &self,
+        offset: usize,
+        key: String,
+        given: String,
+        expected: Expected,
+    ) -> LayerTimesError {
         LayerTimesError::Value {
             file: self.file.to_owned(),
             line: line_at(self.text, offset),

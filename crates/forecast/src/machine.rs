@@ -5,6 +5,7 @@ use partita_oracle::Features;
 use partita_oracle::{CostBasis, Costs, Mode};
 use partita_site::kernel_set::KernelSet;
 use partita_site::{Environment, ErrorKind, Fault};
+use partita_space::Help;
 
 /// Most ranks that are simulated individually.
 const RANKS_EACH: usize = 64;
@@ -30,8 +31,8 @@ pub enum MachineError {
     },
     /// More ranks than devices.
     #[error(
-        "machine `{machine}` has {devices} devices, {ranks} ranks were asked for; possible are 1 to \
-         {devices} ranks, nearest is `--ranks {devices}`"
+        "machine `{machine}` has {devices} devices, {ranks} ranks were asked for{}",
+        Help::possible(format_args!("1 to {devices} ranks")).code(format_args!("--ranks {devices}"))
     )]
     TooManyRanks {
         /// Its name.

@@ -4,6 +4,7 @@ use partita_files::read_text;
 use partita_graph::{Graph, text, zoo};
 use partita_site::near_file::{files_in, near_file};
 use partita_site::{ErrorKind, Fault};
+use partita_space::help::{Help, extend};
 use partita_space::near;
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 const END: &str = "model";
 
 /// What a model may be.
-const POSSIBLE: &str = "possible is a file in the form that `partita inspect MODEL --text` prints, or a name that \
+const POSSIBLE: &str = "a file in the form that `partita inspect MODEL --text` prints, or a name that \
                         `partita models` lists";
 
 /// A model cannot be loaded.
@@ -24,7 +25,7 @@ pub enum ModelError {
     #[error(transparent)]
     Zoo(#[from] zoo::ModelError),
     /// Nor is there a file of this name, but one like it.
-    #[error("{source}, or the file `{file}`")]
+    #[error("{}", extend(source, Help::none().nearest(format_args!("the file `{file}`"))))]
     NearFile {
         /// The nearest of the zoo.
         source: Box<zoo::ModelError>,
@@ -32,25 +33,31 @@ pub enum ModelError {
         file: String,
     },
     /// There is no such file.
-    #[error("there is no model file {path}{missing}; {POSSIBLE}{nearest}")]
+    #[error(
+        "there is no model file {path}{missing}{}",
+        Help::possible(POSSIBLE).maybe_nearest(nearest.as_ref())
+    )]
     Missing {
         /// The file.
         path: String,
         /// A folder of its path that does not exist either, in words.
         missing: String,
-        /// Files and names of the zoo like it, in words.
-        nearest: String,
+        /// Files and names of the zoo like it, if there are some.
+        nearest: Option<String>,
     },
     /// A folder.
-    #[error("{path} is a folder, and a model is a file; {POSSIBLE}{nearest}")]
+    #[error(
+        "{path} is a folder, and a model is a file{}",
+        Help::possible(POSSIBLE).maybe_code(nearest.as_ref())
+    )]
     Folder {
         /// The folder.
         path: String,
-        /// A model in it, in words.
-        nearest: String,
+        /// A model in it, if there is one.
+        nearest: Option<String>,
     },
     /// A file of another kind.
-    #[error("{path} is {kind}; {POSSIBLE}; {more}")]
+    #[error("{path} is {kind}{}", Help::possible(POSSIBLE).advise(more))]
     Foreign {
         /// The file.
         path: String,
@@ -60,7 +67,10 @@ pub enum ModelError {
         more: &'static str,
     },
     /// The file cannot be read.
-    #[error("the model file {path} cannot be read: {source}; {POSSIBLE}")]
+    #[error(
+        "the model file {path} cannot be read: {source}{}",
+        Help::possible(POSSIBLE)
+    )]
     Unreadable {
         /// The file.
         path: String,
@@ -170,9 +180,7 @@ fn unreadable(asked: &str, source: io::Error) -> ModelError {
         let found = files_in(path, END).into_iter().next();
         return ModelError::Folder {
             path: asked.to_owned(),
-            nearest: found.map_or(String::new(), |file| {
-                format!("; nearest is `{}`", path.join(file).display())
-            }),
+            nearest: found.map(|file| path.join(file).display().to_string()),
         };
     }
     if source.kind() != io::ErrorKind::NotFound {
@@ -201,9 +209,6 @@ fn unreadable(asked: &str, source: io::Error) -> ModelError {
             Some(parent) => format!(", nor a folder {}", parent.display()),
             None => String::new(),
         },
-        nearest: match &nearest[..] {
-            [] => String::new(),
-            found => format!("; nearest is {}", found.join(" or ")),
-        },
+        nearest: (!nearest.is_empty()).then(|| nearest.join(" or ")),
     }
 }

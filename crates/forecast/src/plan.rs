@@ -21,7 +21,7 @@ use partita_oracle::{Prediction, Simulation, add_paths};
 use partita_plan::{RankedStrategy, Refusal};
 use partita_program::ProgramKind;
 use partita_site::{Context, Event};
-use partita_space::{Axis, Bytes, Seconds};
+use partita_space::{Axis, Bytes, Help, Seconds};
 use serde::{Serialize, Serializer};
 use std::time::Instant;
 
@@ -314,10 +314,11 @@ fn none_fits(
         let more = least.map_or("more memory".to_owned(), |least| {
             format!("at least {least}")
         });
-        format!(
-            "context and workspace of the software alone take {}; possible is {more}",
+        Help::advice(format_args!(
+            "context and workspace of the software alone take {}",
             reserve.total()
-        )
+        ))
+        .nearest(more)
     } else if untried > 0 {
         return PlanningError::NoneFound {
             ranks,
@@ -328,15 +329,15 @@ fn none_fits(
         };
     } else if let Some(least) = least {
         let smaller = if batch > 1 { ", a smaller batch" } else { "" };
-        format!("possible are more ranks{smaller} or at least {least}")
+        Help::none().nearest(format_args!("more ranks{smaller} or at least {least}"))
     } else {
         // Samples can always be split if there are enough.
-        format!(
+        Help::advice(format_args!(
             "none splits the model and {batch} sample(s) so; the nearest batch that suits is {}, the nearest number \
              of ranks {}",
             batch.max(ranks),
             batch.min(ranks)
-        )
+        ))
     };
     PlanningError::NoneFits {
         ranks,

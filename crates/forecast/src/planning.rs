@@ -16,6 +16,7 @@ use partita_oracle::SimulateError;
 use partita_plan::{BalanceError, PlanError};
 use partita_site::kernel_set::devices::DeviceUseError;
 use partita_site::{ErrorKind, Fault};
+use partita_space::Help;
 use partita_space::{Bytes, Seconds};
 use partita_verify::Faults;
 
@@ -89,14 +90,15 @@ pub enum PlanningError {
     Simulate(SimulateError),
     /// A time of a sample, where kernels are measured.
     #[error(
-        "a time of {0} per sample scales the kernels that a machine file models, and on `here` they are measured; \
-         possible are `--machine` with a machine file, or no `--seconds-per-sample`"
+        "a time of {0} per sample scales the kernels that a machine file models, and on `here` they are \
+         measured{help}",
+        help = Help::none().nearest("`--machine` with a machine file, or no `--seconds-per-sample`")
     )]
     MeasuredHere(Seconds),
     /// A table of layers' times, where kernels are measured.
     #[error(
-        "a table of layers' times scales the layers that a machine file models, and on `here` they are measured; \
-         possible are `--machine` with a machine file, or no `--layer-times`"
+        "a table of layers' times scales the layers that a machine file models, and on `here` they are measured{}",
+        Help::none().nearest("`--machine` with a machine file, or no `--layer-times`")
     )]
     LayersMeasuredHere,
     /// A table of layers' times cannot be used.
@@ -104,10 +106,11 @@ pub enum PlanningError {
     LayerTimes(#[from] LayerTimesError),
     /// A precision that ranks here do not compute in.
     #[error(
-        "ranks compute in f32, bf16 or f16 here, so `{}` cannot be measured; possible are `--precision f32`, \
-         `--precision bf16` and `--precision f16`, or to predict by a machine file (`--machine`) that has a rate in {}",
+        "ranks compute in f32, bf16 or f16 here, so `{}` cannot be measured{}",
         .0.name(),
-        .0.name()
+        Help::possible("`--precision f32`, `--precision bf16` and `--precision f16`").nearest(format_args!(
+            "to predict by a machine file (`--machine`) that has a rate in {}", .0.name()
+        ))
     )]
     PrecisionHere(LayerPrecision),
     /// The closed forms of a strategy cannot be evaluated.
@@ -116,7 +119,8 @@ pub enum PlanningError {
     /// A program is too large to measure its kernels on this machine.
     #[error(
         "{strategy} needs {needed} on the largest rank, and {memory} are available here to each of {ranks} \
-         ranks, too little to measure its kernels; possible are a smaller batch or model, or a machine file"
+         ranks, too little to measure its kernels{}",
+        Help::none().nearest("a smaller batch or model, or a machine file")
     )]
     TooLarge {
         /// The strategy of the program.
@@ -130,8 +134,8 @@ pub enum PlanningError {
     },
     /// No strategy fits.
     #[error(
-        "no strategy fits {ranks} ranks with {memory} each for batch {batch}; {remedy}; the result of each \
-         strategy is listed"
+        "no strategy fits {ranks} ranks with {memory} each for batch {batch}; the result of each strategy is \
+         listed{remedy}"
     )]
     NoneFits {
         /// Requested ranks.
@@ -141,13 +145,14 @@ pub enum PlanningError {
         /// Samples of a step.
         batch: usize,
         /// Advice.
-        remedy: String,
+        remedy: Help,
     },
     /// The search ended before it found a strategy that fits.
     #[error(
-        "the search ended before it found a strategy that fits {ranks} ranks with {memory} each for batch {batch}: \
-         {looked} do not fit or are invalid, and {untried} were not looked at; possible is a longer search; the result \
-         of each strategy is listed"
+        "the search ended before it found a strategy that fits {ranks} ranks with {memory} each for batch \
+         {batch}: {looked} do not fit or are invalid, and {untried} were not looked at; the result of each strategy is \
+         listed{}",
+        Help::none().nearest("a longer search")
     )]
     NoneFound {
         /// Requested ranks.

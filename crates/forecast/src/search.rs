@@ -6,6 +6,7 @@ use partita_lower::{Request, Strategy};
 use partita_plan::{PlanError, RankedStrategy, SearchRequest, Steps, balance, plan};
 use partita_program::Program;
 use partita_site::Context;
+use partita_space::help::Message;
 use partita_space::{Bytes, Seconds};
 use std::cell::RefCell;
 use std::time::Instant;
@@ -56,7 +57,7 @@ pub fn search(
                 return Err("no cost".to_owned());
             }
             machine.predict(program).map_err(|error| {
-                let text = error.to_string();
+                let text = Message::of(&error).inline();
                 failure.replace(Some(error));
                 text
             })
@@ -97,7 +98,7 @@ pub fn staged(
     }
     let predict = |program: &Program| {
         let prediction = machine.predict(program);
-        prediction.map_err(|error| error.to_string())
+        prediction.map_err(|error| Message::of(&error).inline())
     };
     let is_over = || context.is_cancelled();
     // Kernels of whole programs would all have to be measured.

@@ -7,6 +7,7 @@ use partita_oracle::Prediction;
 use partita_run::Footprint;
 use partita_site::{Environment, ErrorKind, Fault};
 use partita_space::Bytes;
+use partita_space::help::{Help, Message};
 
 /// A software profile cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -16,9 +17,9 @@ pub enum SoftwareError {
     Load(#[from] partita_cluster::SoftwareError),
     /// Its strategy is no text of settings.
     #[error(
-        "software `{software}`: `strategy` is \"{text}\"{}; possible are settings of all layers: {}",
+        "software `{software}`: `strategy` is \"{text}\"{}{}",
         .reason.as_ref().map_or(String::new(), |reason| format!(" ({reason})")),
-        Setting::ALL.map(Setting::name).join(", ")
+        Help::possible(format_args!("settings of all layers: {}", Setting::ALL.map(Setting::name).join(", ")))
     )]
     Settings {
         /// Its name or path.
@@ -30,8 +31,8 @@ pub enum SoftwareError {
     },
     /// A profile of other software for the local machine.
     #[error(
-        "`here` is measured with this runtime, so `--software {0}` cannot be; possible are `--machine` with a \
-         machine file, or `--software partita`"
+        "`here` is measured with this runtime, so `--software {0}` cannot be{help}",
+        help = Help::none().nearest("`--machine` with a machine file, or `--software partita`")
     )]
     Here(String),
 }
@@ -70,7 +71,9 @@ pub fn resolve(
     };
     let strategy: Strategy = text
         .parse()
-        .map_err(|error: partita_lower::StrategyError| faulty(Some(error.to_string())))?;
+        .map_err(|error: partita_lower::StrategyError| {
+            faulty(Some(Message::of(&error).inline()))
+        })?;
     if !strategy.is_of_settings() {
         return Err(faulty(None));
     }

@@ -10,6 +10,7 @@ use partita_oracle::compare::SECONDS_MAX;
 use partita_program::{Program, TaskId};
 use partita_run::{Event, Trace};
 use partita_site::{ErrorKind, Fault};
+use partita_space::Help;
 use partita_space::Seconds;
 use partita_verify::verify;
 use serde::Deserialize;
@@ -131,9 +132,9 @@ fn parse(text: &str) -> Result<Recorded, String> {
     let found = program.digest();
     if found != file.digest {
         return Err(format!(
-            "the program under `program` has the digest {found}, `digest` is {}; possible is a trace as it \
-             was written",
-            file.digest
+            "the program under `program` has the digest {found}, `digest` is {}{}",
+            file.digest,
+            Help::none().nearest("a trace as it was written")
         ));
     }
     let mut by_step: ByStep = BTreeMap::new();
@@ -144,14 +145,16 @@ fn parse(text: &str) -> Result<Recorded, String> {
         if let Some(first) = events.insert(task, (index, event)) {
             return Err(format!(
                 "traceEvents[{}] and traceEvents[{index}] are both task {task} of rank {rank} in step \
-                 {step}; possible is one event for each task of a step",
-                first.0
+                 {step}{}",
+                first.0,
+                Help::possible("one event for each task of a step")
             ));
         }
     }
     if by_step.is_empty() {
         return Err(format!(
-            "its `traceEvents` hold no task; possible is a task (`\"ph\": \"{COMPLETE}\"`) or more"
+            "its `traceEvents` hold no task{}",
+            Help::possible(format_args!("a task (`\"ph\": \"{COMPLETE}\"`) or more"))
         ));
     }
     check_whole(&file, &by_step)?;
@@ -200,7 +203,8 @@ fn check_whole(file: &File, by_step: &ByStep<'_>) -> Result<(), String> {
     let steps = file.steps.as_ref().unwrap_or(&found);
     if let Some(step) = steps.difference(&found).next() {
         return Err(format!(
-            "`traceEvents` have no task of step {step}; possible is a task or more of each of its `steps`"
+            "`traceEvents` have no task of step {step}{}",
+            Help::possible("a task or more of each of its `steps`")
         ));
     }
     for (index, event) in file.events.iter().enumerate() {
@@ -208,19 +212,18 @@ fn check_whole(file: &File, by_step: &ByStep<'_>) -> Result<(), String> {
         if !steps.contains(&step) {
             let possible: Vec<String> = steps.iter().map(u64::to_string).collect();
             return Err(format!(
-                "`step` of traceEvents[{index}] (task {task}, rank {rank}) is {step}; possible are its \
-                 `steps` {}",
-                possible.join(", ")
+                "`step` of traceEvents[{index}] (task {task}, rank {rank}) is {step}{}",
+                Help::possible(format_args!("its `steps` {}", possible.join(", ")))
             ));
         }
         if let Some([start, end]) = file.span_us
             && !(is_until(start, event.ts) && is_until(event.end(), end))
         {
             return Err(format!(
-                "traceEvents[{index}] (task {task}, rank {rank}, step {step}) lasts from {} to {} us; \
-                 possible is from {start} to {end}, its `span_us`",
+                "traceEvents[{index}] (task {task}, rank {rank}, step {step}) lasts from {} to {} us{}",
                 event.ts,
-                event.end()
+                event.end(),
+                Help::possible(format_args!("from {start} to {end}, its `span_us`"))
             ));
         }
     }
@@ -230,25 +233,27 @@ fn check_whole(file: &File, by_step: &ByStep<'_>) -> Result<(), String> {
 fn check_event(program: &Program, index: usize, event: &ChromeEvent) -> Result<(), String> {
     if event.ph != COMPLETE {
         return Err(format!(
-            "`ph` of traceEvents[{index}] is {:?}; possible is {COMPLETE:?}",
-            event.ph
+            "`ph` of traceEvents[{index}] is {:?}{}",
+            event.ph,
+            Help::possible(format_args!("{COMPLETE:?}"))
         ));
     }
     let (rank, task) = (event.pid, event.args.task);
     let known = rank < program.mesh.ranks() && (task as usize) < program.body(rank).tasks.len();
     if !known {
         return Err(format!(
-            "its program has no task {task} on rank {rank}, which traceEvents[{index}] is; possible are \
-             tasks of its {} ranks",
-            program.mesh.ranks()
+            "its program has no task {task} on rank {rank}, which traceEvents[{index}] is{}",
+            Help::possible(format_args!("tasks of its {} ranks", program.mesh.ranks()))
         ));
     }
     for (key, micros) in [("ts", event.ts), ("dur", event.dur)] {
         if !(0.0..=1e6 * SECONDS_MAX).contains(&micros) {
             return Err(format!(
-                "`{key}` of traceEvents[{index}] (task {task}, rank {rank}) is {micros}; possible is a \
-                 number of microseconds from 0 to {:e}",
-                1e6 * SECONDS_MAX
+                "`{key}` of traceEvents[{index}] (task {task}, rank {rank}) is {micros}{}",
+                Help::possible(format_args!(
+                    "a number of microseconds from 0 to {:e}",
+                    1e6 * SECONDS_MAX
+                ))
             ));
         }
     }
@@ -291,7 +296,7 @@ fn overlap(first: (usize, &ChromeEvent), second: (usize, &ChromeEvent), why: &st
     let (end, start) = (first.1.end(), second.1.ts);
     format!(
         "traceEvents[{}] (task {}, rank {}, step {}) ends at {end} us, and traceEvents[{}] (task {}, step {}), \
-         which {why}, starts at {start} us; possible is a `ts` + `dur` of up to {start}",
+         which {why}, starts at {start} us{}",
         first.0,
         first.1.args.task,
         first.1.pid,
@@ -299,5 +304,6 @@ fn overlap(first: (usize, &ChromeEvent), second: (usize, &ChromeEvent), why: &st
         second.0,
         second.1.args.task,
         second.1.args.step,
+        Help::possible(format_args!("a `ts` + `dur` of up to {start}"))
     )
 }

@@ -5,6 +5,7 @@ use partita_forecast::trace::TraceError;
 use partita_oracle::compare::CompareError as Unequal;
 use partita_oracle::{Comparison, Prediction, compare as compare_times};
 use partita_site::{ErrorKind, Fault};
+use partita_space::Help;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,9 @@ pub enum CompareError {
     },
     /// The file holds no prediction.
     #[error(
-        "{} is no prediction: {source}; possible is what `partita predict --tasks --json` prints",
-        path.display()
+        "{} is no prediction: {source}{}",
+        path.display(),
+        Help::none().nearest("what `partita predict --tasks --json` prints")
     )]
     NoPrediction {
         /// The file.

@@ -3,6 +3,7 @@
 //! The lock of a core is that of a file, in a folder that all users of the node share. The system frees it when the
 //! process ends, however it ends.
 
+use partita_space::Help;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,8 +28,9 @@ const COMMAND_MAX: usize = 60;
 /// None of the requested cores can be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "core(s) {} are requested by number, from 0, but this process may use {}; nearest is {}",
-    list(wanted), list(possible), list(&nearest(wanted, possible))
+    "core(s) {} are requested by number, from 0, but this process may not use them{}",
+    list(wanted),
+    Help::possible(list(possible)).nearest(list(&nearest(wanted, possible)))
 )]
 pub struct NoSuchCores {
     /// The requested ones.
@@ -489,7 +491,10 @@ mod tests {
                 possible: possible.to_vec(),
             };
             let text = error.to_string();
-            assert!(text.ends_with(&format!("nearest is {expected}")), "{text}");
+            assert!(
+                text.contains(&format!("help: try {expected}; possible values: ")),
+                "{text}"
+            );
         }
     }
 

@@ -11,6 +11,7 @@ use crate::launcher::{self, Launcher};
 use partita_cpu::Level;
 use partita_mpi::LibrarySearch;
 use partita_onednn::LibrarySearch as OneDnnSearch;
+use partita_space::Help;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -71,7 +72,8 @@ pub struct Environment {
 pub enum EnvironmentError {
     /// The processor lacks the instruction level.
     #[error(
-        "{VECTORS}={word}: this processor has no {level}; possible are {possible}, the highest is {highest}"
+        "{VECTORS}={word}: this processor has no {level}{}",
+        Help::possible(possible).nearest(highest)
     )]
     Unavailable {
         /// The value.
@@ -85,7 +87,8 @@ pub enum EnvironmentError {
     },
     /// There is no such instruction level.
     #[error(
-        "{VECTORS}={word} names no instruction level; possible are {possible}; did you mean `{nearest}`?"
+        "{VECTORS}={word} names no instruction level{}",
+        Help::possible(possible).code(nearest)
     )]
     NoLevel {
         /// The value.

@@ -1,5 +1,6 @@
-//! Kinds of errors, and the full text of an error with its sources.
+//! Kinds of errors.
 
+pub use partita_space::help::full_text;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 
@@ -23,21 +24,11 @@ pub trait Fault: Error {
     fn is_reported(&self) -> bool {
         false
     }
-}
 
-/// The texts of an error and its sources, without repetitions.
-pub fn full_text(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
+    /// Whether it says only that another rank failed.
+    fn follows_failure(&self) -> bool {
+        false
     }
-    text
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Parsing of sizes in bytes, and of times.
 
+use partita_space::help::Expected;
 use partita_space::{Bytes, Seconds, UnitTable};
 
 /// The largest size, 8192 TiB: above it an f64 cannot represent every byte.
@@ -9,38 +10,35 @@ const BYTES_MAX: f64 = 9_007_199_254_740_992.0;
 const SECONDS_MAX: f64 = 1e6;
 
 /// A size with its unit, `16GiB` or `500 MB`.
-pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
+pub fn parse_bytes(text: &str) -> Result<Bytes, Expected> {
     match UnitTable::BYTES.parse(text).map(f64::round) {
         Some(bytes) if (1.0..=BYTES_MAX).contains(&bytes) => Ok(Bytes(bytes as u64)),
         Some(_) | None => {
-            let nearest = match nearest_bytes(text.trim()) {
-                Some(nearest) => format!("; nearest is `{nearest}`"),
-                None => String::new(),
-            };
-            Err(format!(
-                "possible is a number with a unit, like `16GiB`, from `1B` to `8192TiB`; units are \
-                 {}{nearest}",
+            let expected = Expected::new(format_args!(
+                "a number with a unit, like `16GiB`, from `1B` to `8192TiB`; units are {}",
                 UnitTable::BYTES.names()
-            ))
+            ));
+            Err(expected.maybe_nearest(nearest_bytes(text.trim()).map(code)))
         }
     }
 }
 
 /// A time with its unit, `10s` or `2 min`.
-pub fn parse_seconds(text: &str) -> Result<Seconds, String> {
+pub fn parse_seconds(text: &str) -> Result<Seconds, Expected> {
     match UnitTable::TIME.parse(text) {
         Some(seconds) if (1e-9..=SECONDS_MAX).contains(&seconds) => Ok(Seconds(seconds)),
         Some(_) | None => {
-            let nearest = match nearest_seconds(text.trim()) {
-                Some(nearest) => format!("; nearest is `{nearest}`"),
-                None => String::new(),
-            };
-            Err(format!(
-                "possible is a number with a unit, like `10s`, from `1ns` to `1000000s`; units are {}{nearest}",
+            let expected = Expected::new(format_args!(
+                "a number with a unit, like `10s`, from `1ns` to `1000000s`; units are {}",
                 UnitTable::TIME.names()
-            ))
+            ));
+            Err(expected.maybe_nearest(nearest_seconds(text.trim()).map(code)))
         }
     }
+}
+
+fn code(text: String) -> String {
+    format!("`{text}`")
 }
 
 /// A text split before its unit; an exponent, as in `1e9s`, belongs to the number.
@@ -132,8 +130,7 @@ mod tests {
             ("16gb", "16GB"),
         ] {
             let error = parse_bytes(wrong).unwrap_err();
-            let (_, suggested) = error.split_once("nearest is `").unwrap();
-            let suggested = suggested.trim_end_matches('`');
+            let suggested = error.nearest.as_deref().unwrap().trim_matches('`');
             assert_eq!(suggested, nearest, "{wrong}");
             assert!(parse_bytes(suggested).is_ok(), "{error}");
         }
@@ -141,7 +138,8 @@ mod tests {
             assert!(
                 parse_bytes(near)
                     .unwrap_err()
-                    .ends_with("nearest is `16GiB`"),
+                    .to_string()
+                    .ends_with("help: try `16GiB`"),
                 "{near}"
             );
         }
@@ -160,14 +158,16 @@ mod tests {
         ] {
             let error = parse_seconds(wrong).unwrap_err();
             assert!(
-                error.ends_with(&format!("nearest is `{nearest}`")),
+                error
+                    .to_string()
+                    .ends_with(&format!("help: try `{nearest}`")),
                 "{error}"
             );
             assert!(parse_seconds(nearest).is_ok(), "{nearest}");
         }
         for wrong in ["", "s", "ten", "10 parsecs", "nan"] {
             let error = parse_seconds(wrong).unwrap_err();
-            assert!(!error.contains("nearest"), "{error}");
+            assert_eq!(error.nearest, None, "{error}");
         }
     }
 }

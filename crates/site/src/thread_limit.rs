@@ -3,6 +3,7 @@
 use crate::host::{group_files, text};
 use crate::kernel_set::KernelSet;
 use crate::local_ranks::RankConfig;
+use partita_space::Help;
 use std::path::Path;
 
 /// Memory mappings of a thread: its stack and the stack of its signal handlers, each with a guard page.
@@ -21,7 +22,7 @@ const HELPERS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{ranks} rank(s) of {threads} thread(s) need more threads than the {possible} that the system lets this process \
-     start; {}", self.nearest()
+     start{}", self.nearest()
 )]
 pub struct TooManyThreads {
     /// Ranks of this process.
@@ -40,22 +41,22 @@ impl TooManyThreads {
         (self.possible / self.ranks).saturating_sub(HELPERS)
     }
 
-    fn nearest(&self) -> String {
+    fn nearest(&self) -> Help {
         let Self { ranks, cores, .. } = self;
         match self.threads_max() {
             0 => {
                 let most = (self.possible / (1 + HELPERS)).max(1);
-                format!(
-                    "possible are up to {most} ranks of 1 thread on this machine, which has {cores} core(s) for \
-                     them; nearest is `ranks = {most}`"
-                )
+                Help::possible(format_args!(
+                    "up to {most} ranks of 1 thread on this machine, which has {cores} core(s) for them"
+                ))
+                .code(format_args!("ranks = {most}"))
             }
             most => {
                 let busy = (cores / ranks).max(1);
-                format!(
-                    "possible are up to {most} threads for each rank, and {busy} keep(s) the {cores} core(s) of this \
-                     machine busy; nearest is `threads = {most}`"
-                )
+                Help::possible(format_args!(
+                    "up to {most} threads for each rank, and {busy} keep(s) the {cores} core(s) of this machine busy"
+                ))
+                .code(format_args!("threads = {most}"))
             }
         }
     }

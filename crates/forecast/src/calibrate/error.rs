@@ -7,6 +7,7 @@ use partita_site::kernel_set::devices::DeviceUseError;
 use partita_site::launch::LaunchError;
 use partita_site::{ErrorKind, Fault};
 use partita_space::Bytes;
+use partita_space::Help;
 use std::io;
 use std::path::PathBuf;
 
@@ -50,8 +51,10 @@ pub enum CalibrateError {
     },
     /// An entry of the models is empty.
     #[error(
-        "`--models` has an empty entry; possible are names with or without batches, separated by commas, like \
-         `cosmoflow@32:4,resnet50@64`"
+        "`--models` has an empty entry{}",
+        Help::possible(
+            "names with or without batches, separated by commas, like `cosmoflow@32:4,resnet50@64`"
+        )
     )]
     EmptyModel,
     /// An invalid batch size.
@@ -69,7 +72,8 @@ pub enum CalibrateError {
     /// A model too large to measure.
     #[error(
         "`{model}` with {batch} samples needs at least {needed} a rank, and half of what is free is {room} for \
-         each of {ranks} ranks; possible are fewer samples, a smaller model, and fewer `--ranks`"
+         each of {ranks} ranks{}",
+        Help::none().nearest("fewer samples, a smaller model, and fewer `--ranks`")
     )]
     TooLarge {
         /// The model.
@@ -130,5 +134,9 @@ impl Fault for CalibrateError {
 
     fn is_reported(&self) -> bool {
         matches!(self, Self::Launch(error) if error.is_reported())
+    }
+
+    fn follows_failure(&self) -> bool {
+        matches!(self, Self::Launch(error) if error.follows_failure())
     }
 }

@@ -21,12 +21,13 @@ pub enum EpochError {
     NoDataset,
     /// A dataset without a step.
     #[error(
-        "a dataset of {samples} sample(s){} has too few for a step of {batch}; possible is `--dataset-samples {}` or \
-         more{}; nearest is `--dataset-samples {}`",
+        "a dataset of {samples} sample(s){} has too few for a step of {batch}{}",
         validated(*validation),
-        batch + validation,
-        smaller_batch(*samples, *validation),
-        batch + validation
+        Help::none().nearest(format_args!(
+            "`--dataset-samples {}` or more{}",
+            batch + validation,
+            smaller_batch(*samples, *validation)
+        ))
     )]
     ShortDataset {
         /// Of the dataset.
@@ -38,8 +39,8 @@ pub enum EpochError {
     },
     /// No sample is left.
     #[error(
-        "{validation} of {samples} samples are validated, and {batch} or more must be left for a step; nearest is \
-         `--validation-samples {nearest}`"
+        "{validation} of {samples} samples are validated, and {batch} or more must be left for a step{}",
+        Help::none().code(format_args!("--validation-samples {nearest}"))
     )]
     NoTraining {
         /// Requested.
@@ -53,7 +54,8 @@ pub enum EpochError {
     },
     /// More validators than mini-batches.
     #[error(
-        "{validators} validators divide {batches} mini-batch(es) of validation samples; nearest is {batches}"
+        "{validators} validators divide {batches} mini-batch(es) of validation samples{}",
+        Help::none().nearest(batches)
     )]
     ManyValidators {
         /// Requested.
@@ -63,10 +65,13 @@ pub enum EpochError {
     },
     /// Another kind of step.
     #[error(
-        "loaders and validators are of a training; possible is `--kind train`, or neither of them"
+        "loaders and validators are of a training{}",
+        Help::none().nearest("`--kind train`, or neither of them")
     )]
     NotTraining,
 }
+
+use partita_space::Help;
 
 fn validated(samples: usize) -> String {
     match samples {

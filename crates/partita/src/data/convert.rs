@@ -5,6 +5,7 @@ use partita_data::{Conversion, ConvertSpec, DatasetSummary};
 use partita_files::free_bytes;
 use partita_site::{Context, Event, free_folder};
 use partita_space::Bytes;
+use partita_space::Help;
 
 /// Headers of the files, and the index without the numbers of the samples.
 const BESIDE: u64 = 1 << 20;
@@ -32,7 +33,7 @@ pub fn convert_data(
             needed: Bytes(needed),
             path: asked.out.clone(),
             free: Bytes(free),
-            way_out: "possible is a folder on a file system with more room".to_owned(),
+            way_out: Help::none().nearest("a folder on a file system with more room"),
         });
     }
     context.report(Event::Writing);

@@ -3,6 +3,7 @@
 use partita_formats::DataError;
 use partita_site::{ErrorKind, Fault};
 use partita_space::Bytes;
+use partita_space::Help;
 use partita_synth::SynthError;
 use std::io;
 use std::path::PathBuf;
@@ -22,7 +23,8 @@ pub enum DatasetError {
     /// No training samples remain.
     #[error(
         "of {samples} {noun}, {validation} are for validation and {test} for the test, which leaves none to \
-         train on; possible are shares whose sum is less than 1, nearest is `--validation 0 --test 0`"
+         train on{}",
+        Help::possible("shares whose sum is less than 1").code("--validation 0 --test 0")
     )]
     NothingToTrainOn {
         /// Plural noun for the samples, like `universes`.
@@ -35,7 +37,7 @@ pub enum DatasetError {
         test: usize,
     },
     /// The disk is too full.
-    #[error("{samples} {noun} take {needed} at {}, and {free} are free there; {way_out}", path.display())]
+    #[error("{samples} {noun} take {needed} at {}, and {free} are free there{way_out}", path.display())]
     NoRoom {
         /// Plural noun for the samples, like `universes`.
         noun: &'static str,
@@ -48,7 +50,7 @@ pub enum DatasetError {
         /// Free space.
         free: Bytes,
         /// Valid alternatives.
-        way_out: String,
+        way_out: Help,
     },
     /// A thread cannot be started.
     #[error("no thread could be started to make samples: {source}; choose fewer threads")]

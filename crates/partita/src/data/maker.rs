@@ -6,6 +6,7 @@ use partita_files::free_bytes;
 use partita_formats::DataError;
 use partita_site::{Context, Event, free_folder};
 use partita_space::Bytes;
+use partita_space::Help;
 use partita_synth::SynthError;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -154,11 +155,10 @@ impl DatasetMaker<'_> {
         };
         let (noun, samples) = (self.noun, self.samples);
         let way_out = match free.saturating_sub(BESIDE) / each {
-            0 => "possible is a folder on a file system with more room".to_owned(),
-            most => format!(
-                "possible are 1 to {most} {noun} there, nearest is `--{noun} {most}`, or a folder on a file \
-                 system with more room"
-            ),
+            0 => Help::none().nearest("a folder on a file system with more room"),
+            most => Help::possible(format_args!("1 to {most} {noun} there")).nearest(format_args!(
+                "`--{noun} {most}`, or a folder on a file system with more room"
+            )),
         };
         Err(DatasetError::NoRoom {
             noun,

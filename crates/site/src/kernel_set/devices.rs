@@ -6,6 +6,7 @@ use partita_cpu::Level;
 use partita_gpu::{Device, DeviceError, DeviceKind, GpuKernels, GpuMenu};
 use partita_program::Menu;
 use partita_run::{Arena, Kernels, RunError};
+use partita_space::help::{Help, extend};
 use partita_space::{Bytes, Mesh, Rank};
 use std::sync::{Arc, OnceLock};
 
@@ -83,7 +84,7 @@ impl Backend for OnDevices {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceUseError {
     /// There is none, or it cannot be used.
-    #[error("{0}{hint}", hint = hint(.0))]
+    #[error("{}", extend(.0, hint(.0)))]
     Device(#[from] DeviceError),
     /// Reference kernels compute on the processor.
     #[error(
@@ -91,7 +92,10 @@ pub enum DeviceUseError {
     )]
     Reference,
     /// No kernels for the type.
-    #[error("a device computes in f32, bf16 or f16, not in f64: nearest is `precision = \"f32\"`")]
+    #[error(
+        "a device computes in f32, bf16 or f16, not in f64{}",
+        Help::none().code("precision = \"f32\"")
+    )]
     Precision,
 }
 

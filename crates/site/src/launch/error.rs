@@ -179,6 +179,10 @@ impl Fault for LaunchError {
     fn is_reported(&self) -> bool {
         matches!(self, Self::AlreadyReported(_))
     }
+
+    fn follows_failure(&self) -> bool {
+        matches!(self, Self::Mpi(WorldError::Failed))
+    }
 }
 
 impl From<RunError> for LaunchError {

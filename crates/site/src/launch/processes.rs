@@ -24,6 +24,7 @@ use partita_mpi::{World as MpiWorld, WorldError};
 use partita_program::Program;
 use partita_run::{Arena, PackedTensor, RunError};
 use partita_session::{Outcome, PersistentTensor, RunEnd, Session};
+use partita_space::help::extend;
 use partita_space::{Bytes, Rank, Seconds};
 use partita_tune::HostLayout;
 use serde::{Deserialize, Serialize};
@@ -436,7 +437,7 @@ impl<'c> Job<'c> {
         let text = full_text(error);
         let distance = match &run {
             Some(run) => run.distance_from_cause(),
-            None if text == WorldError::Failed.to_string() => 3,
+            None if error.follows_failure() => 3,
             None => 0,
         };
         let stopped = LaunchError::Interrupted;
@@ -491,7 +492,10 @@ fn silence_report(rank: Rank, own: &Reason, all: &[(Rank, Reason)], silent: &[Ra
             missing: silent.to_vec(),
         }
         .to_string(),
-        Some(_) | None => format!("{}; rank(s) {silent:?} no longer answer", reported.text),
+        Some(_) | None => {
+            let more = format!("; rank(s) {silent:?} no longer answer");
+            extend(&reported.text, more).to_string()
+        }
     };
     if follows(own) {
         format!("rank {rank} ends with the others: {text}")

@@ -42,11 +42,11 @@ fn what_is_suggested_is_possible() {
         cores: 2,
     };
     let text = asked(2, 20_000).to_string();
-    assert!(text.contains("nearest is `threads = 7163`"), "{text}");
+    assert!(text.contains("help: try `threads = 7163`"), "{text}");
     assert!(text.contains("1 keep(s) the 2 core(s)"), "{text}");
     assert_eq!(asked(2, 7163).threads_max(), 7163);
     let text = asked(20_000, 1).to_string();
-    assert!(text.contains("nearest is `ranks = 2866`"), "{text}");
+    assert!(text.contains("help: try `ranks = 2866`"), "{text}");
     assert!(asked(2866, 1).threads_max() >= 1);
     assert_eq!(asked(2867, 1).threads_max(), 0);
 }

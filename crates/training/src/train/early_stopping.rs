@@ -5,6 +5,7 @@ use super::record::{EndReason, EndedEarly, TargetResult};
 use super::section::{RunFileError, Section, float, short};
 use partita_session::EpochReport;
 use partita_space::Seconds;
+use partita_space::help::Expected;
 
 /// What a target of accuracy, Dice or overlap may be.
 const FRACTION: &str = "a number above 0 and at most 1";
@@ -176,12 +177,12 @@ fn target(top: &Section<'_>) -> Result<Option<Target>, RunFileError> {
         let expected = match given.filter(|_| is_fraction) {
             // In percent.
             Some(percent) if (1.0..=100.0).contains(&percent) => {
-                format!("{FRACTION}; nearest is {}", short(percent / 100.0))
+                Expected::from(FRACTION).nearest(short(percent / 100.0))
             }
-            Some(_) => format!("{FRACTION}, like 0.95"),
-            None => "a number, like 0.95".to_owned(),
+            Some(_) => format!("{FRACTION}, like 0.95").into(),
+            None => "a number, like 0.95".into(),
         };
-        let value = section.number(name, &expected, fits)?;
+        let value = section.number(name, expected, fits)?;
         found.extend(value.map(|value| Target { metric, value }));
     }
     match found.as_slice() {

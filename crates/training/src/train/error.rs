@@ -19,7 +19,8 @@ use partita_site::kernel_set::Precision;
 use partita_site::kernel_set::devices::DeviceUseError;
 use partita_site::launch::{DIVERGENCE_ADVICE, LaunchError};
 use partita_site::{ErrorKind, Fault};
-use partita_space::{Bytes, Rank};
+use partita_space::help::extend;
+use partita_space::{Bytes, Help, Rank};
 use partita_verify::Faults;
 use std::io;
 use std::path::PathBuf;
@@ -77,8 +78,8 @@ pub enum TrainError {
     #[error(
         "the last mini-batch of an epoch has {rest} of {samples} training samples: there, in training under \
          `{strategy}`, the batch norm `{layer}` takes the mean and the variance of each channel over a single \
-         value in one of {micro} micro-batch(es); at least 2 values are needed, the nearest valid choice is \
-         {nearest}"
+         value in one of {micro} micro-batch(es); at least 2 values are needed{}",
+        Help::none().nearest(nearest)
     )]
     LastBatch {
         /// Samples of that mini-batch.
@@ -203,7 +204,7 @@ pub enum TrainError {
         checkpoint: Option<LastCheckpoint>,
     },
     /// It failed after a checkpoint.
-    #[error("{error}; {}", how_to_resume(checkpoint))]
+    #[error("{}", extend(error, format_args!("; {}", how_to_resume(checkpoint))))]
     AfterCheckpoint {
         /// The failure.
         error: Box<TrainError>,
@@ -212,8 +213,9 @@ pub enum TrainError {
     },
     /// A metric by which the best checkpoint is chosen or a training ends is none of the run.
     #[error(
-        "{key} needs {need}, which {} does not give; possible is {possible}",
-        data.display()
+        "{key} needs {need}, which {} does not give{}",
+        data.display(),
+        Help::possible(possible)
     )]
     NoMetric {
         /// The metric with its key.
@@ -249,9 +251,10 @@ pub enum TrainError {
 pub enum Mismatch {
     /// The shapes of samples differ.
     #[error(
-        "model `{model}` reads samples of {input}; {} holds samples of {samples}; possible is a model or a \
-         dataset with the shape of the other, nearest is {nearest}",
-        data.display()
+        "model `{model}` reads samples of {input}; {} holds samples of {samples}{}",
+        data.display(),
+        Help::possible("a model or a dataset with the shape of the other")
+            .nearest(nearest)
     )]
     Samples {
         /// Name of the model.
@@ -267,7 +270,8 @@ pub enum Mismatch {
     },
     /// A model that cannot read volumes in the way that is asked for.
     #[error(
-        "model `{model}` does not allow `--volumes {asked}`: {reason}; nearest is `--volumes {nearest}`"
+        "model `{model}` does not allow `--volumes {asked}`: {}",
+        extend(reason, Help::none().code(format_args!("--volumes {nearest}")))
     )]
     Volumes {
         /// Name of the model.
@@ -281,9 +285,10 @@ pub enum Mismatch {
     },
     /// The model outputs a value per position, the dataset has vectors.
     #[error(
-        "model `{model}` outputs {output}, a value per position; {} has vectors of {targets} target(s); \
-         possible, and nearest, is a model that ends in a vector of {targets}",
-        data.display()
+        "model `{model}` outputs {output}, a value per position; {} has vectors of {targets} target(s){}",
+        data.display(),
+        Help::none()
+            .nearest(format_args!("a model that ends in a vector of {targets}"))
     )]
     Vectors {
         /// Name of the model.
@@ -297,9 +302,9 @@ pub enum Mismatch {
     },
     /// The numbers of targets differ.
     #[error(
-        "the loss of model `{model}` needs {expected} target(s) per sample; {} holds {} ({}); possible, and \
-         nearest, is a model that ends in a vector of {}",
-        data.display(), targets.len(), targets.join(", "), targets.len()
+        "the loss of model `{model}` needs {expected} target(s) per sample; {} holds {} ({}){}",
+        data.display(), targets.len(), targets.join(", "),
+        Help::none().nearest(format_args!("a model that ends in a vector of {}", targets.len()))
     )]
     Targets {
         /// Name of the model.
@@ -313,9 +318,9 @@ pub enum Mismatch {
     },
     /// The model is a regression, the dataset has classes.
     #[error(
-        "model `{model}` outputs numbers; {} holds {labels}; possible, and nearest, is a model that ends \
-         in `softmax_cross_entropy`",
-        data.display()
+        "model `{model}` outputs numbers; {} holds {labels}{}",
+        data.display(),
+        Help::none().nearest("a model that ends in `softmax_cross_entropy`")
     )]
     Numbers {
         /// Name of the model.
@@ -327,9 +332,9 @@ pub enum Mismatch {
     },
     /// The shapes of class labels differ.
     #[error(
-        "model `{model}` gives {output}; {} holds {labels}; possible, and nearest, is a model that gives \
-         {labels}",
-        data.display()
+        "model `{model}` gives {output}; {} holds {labels}{}",
+        data.display(),
+        Help::none().nearest(format_args!("a model that gives {labels}"))
     )]
     Labels {
         /// Name of the model.
@@ -343,9 +348,10 @@ pub enum Mismatch {
     },
     /// The dataset has more classes than the model.
     #[error(
-        "model `{model}` distinguishes {known} classes; {} has {classes}; possible is a model that ends in \
-         {classes} channels or more, nearest is {classes}",
-        data.display()
+        "model `{model}` distinguishes {known} classes; {} has {classes}{}",
+        data.display(),
+        Help::possible(format_args!("a model that ends in {classes} channels or more"))
+            .nearest(classes)
     )]
     Classes {
         /// Name of the model.
@@ -358,14 +364,19 @@ pub enum Mismatch {
         classes: usize,
     },
     /// The dataset has no training samples.
-    #[error("{} has no training samples; possible is a dataset with at least one", data.display())]
+    #[error(
+        "{} has no training samples{}",
+        data.display(),
+        Help::none().nearest("a dataset with at least one")
+    )]
     Empty {
         /// The dataset.
         data: PathBuf,
     },
     /// The model gives no classes.
     #[error(
-        "model `{model}` is a regression, so it gives no {asked}; possible, and nearest, is `--output scores`"
+        "model `{model}` is a regression, so it gives no {asked}{}",
+        Help::none().code("--output scores")
     )]
     NoClasses {
         /// Name of the model.
@@ -375,10 +386,10 @@ pub enum Mismatch {
     },
     /// The outputs of the model are no volumes.
     #[error(
-        "{}: model `{model}` gives one position for each sample, which is no volume for NIfTI; possible are \
-         .h5, .hdf5 and .npy, nearest is {}",
+        "{}: model `{model}` gives one position for each sample, which is no volume for NIfTI{}",
         file.display(),
-        file.with_extension("").with_extension("h5").display()
+        Help::possible(".h5, .hdf5 and .npy")
+            .nearest(file.with_extension("").with_extension("h5").display())
     )]
     NoVolume {
         /// Name of the model.
@@ -387,7 +398,7 @@ pub enum Mismatch {
         file: PathBuf,
     },
     /// The file of predictions would replace something else.
-    #[error("--out {} {found}; choose another file", file.display())]
+    #[error("--out {} {found}{}", file.display(), Help::advice("choose another file"))]
     PredictionsTaken {
         /// The requested file.
         file: PathBuf,
@@ -395,7 +406,11 @@ pub enum Mismatch {
         found: &'static str,
     },
     /// A split has no samples.
-    #[error("{} has no samples in the split `{split}`; nearest is {nearest}", data.display())]
+    #[error(
+        "{} has no samples in the split `{split}`{}",
+        data.display(),
+        Help::none().nearest(nearest)
+    )]
     EmptySplit {
         /// The dataset.
         data: PathBuf,
@@ -406,9 +421,10 @@ pub enum Mismatch {
     },
     /// The batch is larger than the dataset.
     #[error(
-        "batch = {batch} is requested, but {} has {samples} training samples; possible is batch = 1 to {samples}, \
-         nearest is batch = {samples}",
-        data.display()
+        "batch = {batch} is requested, but {} has {samples} training samples{}",
+        data.display(),
+        Help::possible(format_args!("batch = 1 to {samples}"))
+            .nearest(format_args!("batch = {samples}"))
     )]
     Batch {
         /// Samples of a step.
@@ -420,9 +436,9 @@ pub enum Mismatch {
     },
     /// A schedule that follows the validation loss, without validation samples.
     #[error(
-        "`schedule.kind` is \"plateau\", which follows the validation loss, but {} has no validation samples; \
-         possible are a dataset with some, or another kind; nearest is \"cosine\"",
-        data.display()
+        "`schedule.kind` is \"plateau\", which follows the validation loss, but {} has no validation samples{}",
+        data.display(),
+        Help::possible("a dataset with some, or another kind").nearest("\"cosine\"")
     )]
     Plateau {
         /// The dataset.
@@ -430,9 +446,10 @@ pub enum Mismatch {
     },
     /// The samples of an update are more than the dataset has.
     #[error(
-        "accumulate = {accumulate} is requested with batch = {batch}, but {} has {samples} training samples; \
-         possible is accumulate = 1 to {nearest}, nearest is accumulate = {nearest}",
-        data.display()
+        "accumulate = {accumulate} is requested with batch = {batch}, but {} has {samples} training samples{}",
+        data.display(),
+        Help::possible(format_args!("accumulate = 1 to {nearest}"))
+            .nearest(format_args!("accumulate = {nearest}"))
     )]
     Accumulated {
         /// Samples of a part.
@@ -457,7 +474,7 @@ pub enum AutoError {
     /// The model cannot be split over this number of ranks.
     #[error(
         "{model} with batch = {batch} cannot be split over {ranks} ranks{}",
-        nearest.map_or(String::new(), |fewer| format!("; nearest possible is ranks = {fewer}"))
+        Help::none().maybe_nearest(nearest.map(|fewer| format!("ranks = {fewer}")))
     )]
     Ranks {
         /// Name of the model.
@@ -488,9 +505,9 @@ pub enum AutoError {
 pub enum OutputError {
     /// It is the dataset.
     #[error(
-        "output = \"{}\" is the dataset itself, which results must not mix with; possible is any other \
-         folder, nearest is output = \"{}\"",
-        output.display(), nearest.display()
+        "output = \"{}\" is the dataset itself, which results must not mix with{}",
+        output.display(),
+        Help::possible("any other folder").nearest(format_args!("output = \"{}\"", nearest.display()))
     )]
     IsDataset {
         /// The requested folder.
@@ -500,8 +517,10 @@ pub enum OutputError {
     },
     /// Nothing can be written there.
     #[error(
-        "output = \"{}\" {found}; possible is any folder that can be written to, nearest is output = \"{}\"",
-        output.display(), nearest.display()
+        "output = \"{}\" {found}{}",
+        output.display(),
+        Help::possible("any folder that can be written to")
+            .nearest(format_args!("output = \"{}\"", nearest.display()))
     )]
     Unsuited {
         /// The requested folder.
@@ -513,9 +532,12 @@ pub enum OutputError {
     },
     /// It holds a run that may not be replaced.
     #[error(
-        "output = \"{}\" already holds a run ({}); nearest is output = \"{}\", or replace that run \
-         with `--overwrite`, or with `overwrite = true` in the run file{}",
-        output.display(), files.join(", "), nearest.display(), or_resume(files)
+        "output = \"{}\" already holds a run ({}){}",
+        output.display(), files.join(", "),
+        Help::none().nearest(format_args!(
+            "output = \"{}\", or replace that run with `--overwrite`, or with `overwrite = true` in the run file{}",
+            nearest.display(), or_resume(files)
+        ))
     )]
     HoldsRun {
         /// The requested folder.
@@ -527,9 +549,10 @@ pub enum OutputError {
     },
     /// Another run uses it.
     #[error(
-        "output = \"{}\" is in use: another run{} trains and will write there; wait for its end, or name a \
-         folder of its own, nearest is output = \"{}\"",
-        output.display(), process_text(process.as_deref()), nearest.display()
+        "output = \"{}\" is in use: another run{} trains and will write there{}",
+        output.display(), process_text(process.as_deref()),
+        Help::advice("wait for its end, or name a folder of its own")
+            .nearest(format_args!("output = \"{}\"", nearest.display()))
     )]
     InUse {
         /// The requested folder.
@@ -541,8 +564,8 @@ pub enum OutputError {
     },
     /// The file size limit of the process is too low.
     #[error(
-        "{files}, and a file of this process may have {limit} (`ulimit -f`); possible is a limit of {largest} or \
-         more, nearest is `ulimit -f unlimited`"
+        "{files}, and a file of this process may have {limit} (`ulimit -f`){}",
+        Help::possible(format_args!("a limit of {largest} or more")).code("ulimit -f unlimited")
     )]
     FileLimit {
         /// Size of the files.
@@ -640,6 +663,11 @@ impl Fault for TrainError {
             | Self::Json(_)
             | Self::Elsewhere { .. } => ErrorKind::Failure,
         }
+    }
+
+    fn follows_failure(&self) -> bool {
+        matches!(self, Self::Launch(error) if error.follows_failure())
+            || matches!(self, Self::AfterCheckpoint { error, .. } if error.follows_failure())
     }
 
     fn is_reported(&self) -> bool {

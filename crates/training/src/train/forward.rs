@@ -31,6 +31,7 @@ use partita_site::launch::{
 };
 use partita_site::{Context, Event, Host};
 use partita_space::Rank;
+use partita_space::help::Message;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -711,6 +712,7 @@ fn read_volumes(
 
 fn note_fallback(launch: &Launch<'_>, reason: &str, fallback: VolumeMode) {
     let name = fallback.name();
+    let reason = Message::of(reason).inline();
     let text = format!("the model does not read whole volumes: {reason}; so samples are {name}");
     if launch.is_first() {
         launch.context().report(Event::Note(&text));

@@ -10,6 +10,7 @@ use partita_input::{
     TrainingCrops,
 };
 use partita_program::{Item, Program, Transform, Work};
+use partita_space::help::Expected;
 use partita_space::{Bytes, Rank};
 use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
@@ -232,7 +233,7 @@ pub fn buffer_bytes(
 }
 
 fn transform(top: &Section<'_>) -> Result<Vec<Step>, RunFileError> {
-    let refuse = |expected: &str| Err(top.refuse("transform", expected));
+    let refuse = |expected: Expected| Err(top.refuse("transform", expected));
     let steps = match top.get("transform").map(|value| value.get_ref()) {
         None => return Ok(Vec::new()),
         Some(DeValue::Array(values)) => {
@@ -242,7 +243,10 @@ fn transform(top: &Section<'_>) -> Result<Vec<Step>, RunFileError> {
                     Ok(step) => steps.extend(step),
                     Err(expected) => {
                         let number = index + 1;
-                        return refuse(&format!("in the place of step {number} {expected}"));
+                        return refuse(Expected {
+                            text: format!("in the place of step {number} {}", expected.text),
+                            ..expected
+                        });
                     }
                 }
             }
@@ -250,20 +254,21 @@ fn transform(top: &Section<'_>) -> Result<Vec<Step>, RunFileError> {
         }
         Some(value) => match step(value) {
             Ok(step) => step.into_iter().collect(),
-            Err(expected) => return refuse(&expected),
+            Err(expected) => return refuse(expected),
         },
     };
     let is_one_hot = |step: &Step| matches!(step, Step::OneHot { .. });
     match steps.split_last() {
         Some((_, before)) if before.iter().any(is_one_hot) => refuse(
-            "{one_hot = CLASSES} as the last step alone, like [{clip = [0, 3]}, {one_hot = 4}]",
+            "{one_hot = CLASSES} as the last step alone, like [{clip = [0, 3]}, {one_hot = 4}]"
+                .into(),
         ),
         Some(_) | None => Ok(steps),
     }
 }
 
-/// A step; the inner `None` is the one that changes nothing. The error says what is possible.
-fn step(value: &DeValue<'_>) -> Result<Option<Step>, String> {
+/// A step; the inner `None` is the one that changes nothing. Errors: what is expected.
+fn step(value: &DeValue<'_>) -> Result<Option<Step>, Expected> {
     match value {
         DeValue::Table(table) => step_of_table(table).map(Some),
         DeValue::String(word) => Ok(match word.as_ref() {
@@ -271,13 +276,13 @@ fn step(value: &DeValue<'_>) -> Result<Option<Step>, String> {
             "log1p" => Some(Step::LogOnePlus),
             "log" => Some(Step::Log),
             "standardize" => Some(Step::Standardize),
-            other => return Err(format!("{STEPS}; nearest is {}", nearest_step(other))),
+            other => return Err(Expected::from(STEPS).nearest(nearest_step(other))),
         }),
         DeValue::Integer(_)
         | DeValue::Float(_)
         | DeValue::Boolean(_)
         | DeValue::Datetime(_)
-        | DeValue::Array(_) => Err(STEPS.to_owned()),
+        | DeValue::Array(_) => Err(STEPS.into()),
     }
 }
 
@@ -296,9 +301,9 @@ fn nearest_step(word: &str) -> String {
     table.map_or_else(|| format!("\"{close}\""), |(_, text)| text.to_owned())
 }
 
-fn step_of_table(table: &DeTable<'_>) -> Result<Step, String> {
+fn step_of_table(table: &DeTable<'_>) -> Result<Step, Expected> {
     let Some((key, value)) = table.iter().next().filter(|_| table.len() == 1) else {
-        return Err(format!("{STEPS}, each with one key"));
+        return Err(format!("{STEPS}, each with one key").into());
     };
     let value = value.get_ref();
     match key.get_ref().as_ref() {
@@ -307,7 +312,7 @@ fn step_of_table(table: &DeTable<'_>) -> Result<Step, String> {
                 Ok(Step::Scale { factor })
             }
             Some(factor) => Err(possible_scales(factor)),
-            None => Err("{scale = NUMBER}, like {scale = 0.01}".to_owned()),
+            None => Err("{scale = NUMBER}, like {scale = 0.01}".into()),
         },
         "clip" => clip(value),
         "percentiles" => percentiles(value),
@@ -320,27 +325,28 @@ fn step_of_table(table: &DeTable<'_>) -> Result<Step, String> {
                 .ok_or_else(|| {
                     let most = CLASSES_MAX as u64;
                     let nearest = suggest::whole_number(value, 2, most);
-                    format!("{{one_hot = CLASSES}} with 2 to {most} classes{nearest}")
+                    Expected::new(format_args!(
+                        "{{one_hot = CLASSES}} with 2 to {most} classes"
+                    ))
+                    .maybe_nearest(nearest)
                 })
         }
-        other => Err(format!("{STEPS}; nearest is {}", nearest_step(other))),
+        other => Err(Expected::from(STEPS).nearest(nearest_step(other))),
     }
 }
 
-fn clip(value: &DeValue<'_>) -> Result<Step, String> {
+fn clip(value: &DeValue<'_>) -> Result<Step, Expected> {
     if let Some([low, high]) = interval(value) {
         return Ok(Step::Clip { low, high });
     }
     let swapped = numbers(value).filter(|[low, high]| low > high);
-    let nearest = swapped.map_or_else(String::new, |[low, high]| {
-        format!("; nearest is {{clip = [{}, {}]}}", short(high), short(low))
-    });
-    Err(format!(
-        "{{clip = [LOW, HIGH]}} with two numbers, the smaller first, like {{clip = [0, 5]}}{nearest}"
-    ))
+    let nearest =
+        swapped.map(|[low, high]| format!("{{clip = [{}, {}]}}", short(high), short(low)));
+    let expected = "{clip = [LOW, HIGH]} with two numbers, the smaller first, like {clip = [0, 5]}";
+    Err(Expected::from(expected).maybe_nearest(nearest))
 }
 
-fn percentiles(value: &DeValue<'_>) -> Result<Step, String> {
+fn percentiles(value: &DeValue<'_>) -> Result<Step, Expected> {
     let fits = |[low, high]: &[f64; 2]| 0.0 <= *low && low < high && *high <= 100.0;
     if let Some([low, high]) = interval(value).filter(fits) {
         return Ok(Step::Percentiles { low, high });
@@ -348,17 +354,11 @@ fn percentiles(value: &DeValue<'_>) -> Result<Step, String> {
     let within = |number: f64| number.clamp(0.0, 100.0);
     let ordered = |[a, b]: [f64; 2]| [within(a.min(b)), within(a.max(b))];
     let meant = numbers(value).map(ordered).filter(fits);
-    let nearest = meant.map_or_else(String::new, |[low, high]| {
-        format!(
-            "; nearest is {{percentiles = [{}, {}]}}",
-            short(low),
-            short(high)
-        )
-    });
-    Err(format!(
-        "{{percentiles = [LOW, HIGH]}} with two numbers from 0 to 100, the smaller first, like \
-         {{percentiles = [1, 99]}}{nearest}"
-    ))
+    let nearest =
+        meant.map(|[low, high]| format!("{{percentiles = [{}, {}]}}", short(low), short(high)));
+    let expected = "{percentiles = [LOW, HIGH]} with two numbers from 0 to 100, the smaller first, like \
+                    {percentiles = [1, 99]}";
+    Err(Expected::from(expected).maybe_nearest(nearest))
 }
 
 /// A list of two numbers that single precision holds.
@@ -483,11 +483,10 @@ fn flips(section: &Section<'_>) -> Result<[bool; 3], RunFileError> {
     }
     let names = FLIPS.iter().zip(meant).filter(|(_, is_meant)| *is_meant);
     let names: Vec<&str> = names.map(|(name, _)| *name).collect();
-    let expected = format!(
-        "a list of \"depth\" (z, the first of D, H, W), \"height\" (y) and \"width\" (x, the last); nearest is \
-         {names:?}"
-    );
-    Err(section.refuse("flip", &expected))
+    let expected =
+        "a list of \"depth\" (z, the first of D, H, W), \"height\" (y) and \"width\" (x, the last)";
+    let expected = Expected::from(expected).nearest(format_args!("{names:?}"));
+    Err(section.refuse("flip", expected))
 }
 
 fn elastic(section: &Section<'_>) -> Result<Option<Elastic>, RunFileError> {
@@ -527,12 +526,12 @@ fn crop(section: &Section<'_>) -> Result<(Option<[usize; 3]>, Option<f64>), RunF
         return Ok((Some(given.unwrap_or(OF_MODEL)), inside.or(beside)));
     }
     let side = section.get("crop").and_then(|value| whole(value.get_ref()));
-    let cube = side.map_or_else(String::new, |side| {
+    let cube = side.map(|side| {
         let side = side.max(1);
-        format!("; nearest is [{side}, {side}, {side}]")
+        format!("[{side}, {side}, {side}]")
     });
-    let expected = format!("{EXTENT}{cube}");
-    Ok((section.read("crop", &expected, extent)?, beside))
+    let expected = Expected::from(EXTENT).maybe_nearest(cube);
+    Ok((section.read("crop", expected, extent)?, beside))
 }
 
 fn crops(section: &Section<'_>) -> Result<CropOptions, RunFileError> {

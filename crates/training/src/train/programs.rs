@@ -262,7 +262,7 @@ mod tests {
                 assert!(error.contains(part), "{part:?} is not in {error:?}");
             }
             // What is suggested is accepted.
-            let (_, nearest) = error.split_once("nearest valid choice is ").unwrap();
+            let (_, nearest) = error.split_once("help: try ").unwrap();
             for choice in nearest.split(", or ") {
                 if choice == "drop_last = true" {
                     let kept = samples - samples % batch;

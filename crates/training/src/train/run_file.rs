@@ -19,6 +19,7 @@ use partita_input::CheckScope;
 use partita_session::{LOSS_SCALES, LossScaling};
 use partita_site::kernel_set::{KernelSet, Precision};
 use partita_site::near_file;
+use partita_space::help::{Expected, Message};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
@@ -145,14 +146,14 @@ fn loss_scaling(
 
 /// Errors: a decay that is not above 0 and below 1.
 fn ema(top: &Section<'_>) -> Result<Option<f64>, RunFileError> {
-    let nearest = match top.get("ema").and_then(|it| suggest::number(it.get_ref())) {
-        Some(asked) if asked > EMA_MAX => format!("; nearest is {EMA_MAX}"),
-        Some(asked) if asked > 0.0 => format!("; nearest is {asked}"),
-        Some(_) => "; without `ema` the weights themselves are saved".to_owned(),
-        None => String::new(),
+    let possible = "a number above 0 and below 1, like 0.999";
+    let expected = match top.get("ema").and_then(|it| suggest::number(it.get_ref())) {
+        Some(asked) if asked > EMA_MAX => Expected::from(possible).nearest(EMA_MAX),
+        Some(asked) if asked > 0.0 => Expected::from(possible).nearest(asked),
+        Some(_) => format!("{possible}; without `ema` the weights themselves are saved").into(),
+        None => possible.into(),
     };
-    let expected = format!("a number above 0 and below 1, like 0.999{nearest}");
-    top.number("ema", &expected, |decay| {
+    top.number("ema", expected, |decay| {
         (f64::MIN_POSITIVE..=EMA_MAX).contains(&decay)
     })
 }
@@ -168,10 +169,7 @@ impl RunFile {
             Err(source) => Err(RunFileError::Unreadable {
                 file,
                 source,
-                nearest: match near_file::near_file(path, "toml") {
-                    Some(file) => format!("; nearest is `{file}`"),
-                    None => String::new(),
-                },
+                nearest: near_file::near_file(path, "toml"),
             }),
         }
     }
@@ -309,11 +307,8 @@ fn names(
     expected: &str,
 ) -> Result<Vec<String>, RunFileError> {
     let value = section.get(key).map(|value| value.get_ref());
-    let expected = format!(
-        "{expected}{}",
-        value.map_or_else(String::new, suggest::list)
-    );
-    let texts = section.read(key, &expected, |value| {
+    let expected = Expected::from(expected).maybe_nearest(value.and_then(suggest::list));
+    let texts = section.read(key, expected, |value| {
         let texts = value.as_array()?.iter();
         let texts = texts.map(|text| text.get_ref().as_str().map(str::to_owned));
         texts.collect::<Option<Vec<String>>>()
@@ -353,11 +348,9 @@ fn metrics(top: &Section<'_>) -> Result<Vec<MetricsFormat>, RunFileError> {
     if is_list {
         return Ok(formats);
     }
-    let expected = format!(
-        "a list of {}, each once; nearest is {close:?}",
-        words.join(", ")
-    );
-    Err(top.refuse("metrics", &expected))
+    let expected = Expected::new(format_args!("a list of {}, each once", words.join(", ")));
+    let nearest = format!("{close:?}");
+    Err(top.refuse("metrics", expected.nearest(nearest)))
 }
 
 /// As on the last line of a model, without name and input.
@@ -368,9 +361,11 @@ fn loss(top: &Section<'_>) -> Result<Option<Loss>, RunFileError> {
     };
     let read = text::parse_loss(&asked);
     let reason = |error: text::TextError| {
-        let error = error.to_string();
-        let error = error.strip_prefix("line 1: ").unwrap_or(&error);
-        top.refuse("loss", &format!("{expected} ({error})"))
+        let Message { text, help } = Message::of(&error);
+        let text = text.strip_prefix("line 1: ").unwrap_or(&text);
+        let nearest = help.iter().find_map(|line| line.strip_prefix("try "));
+        let expected = Expected::new(format_args!("{expected} ({text})"));
+        top.refuse("loss", expected.maybe_nearest(nearest))
     };
     read.map(Some).map_err(reason)
 }
@@ -381,15 +376,15 @@ pub fn is_scale(factor: f64) -> bool {
 }
 
 /// What is possible where a factor is not.
-pub fn possible_scales(asked: f64) -> String {
+pub fn possible_scales(asked: f64) -> Expected {
     if asked == 0.0 {
-        return "{scale = NUMBER} with a number other than 0, like {scale = 0.01}".to_owned();
+        return "{scale = NUMBER} with a number other than 0, like {scale = 0.01}".into();
     }
     let (least, most) = (f32::MIN_POSITIVE, f32::MAX);
     let magnitude = asked.abs().clamp(least.into(), most.into()) as f32;
     let nearest = magnitude.copysign(asked as f32);
-    format!(
-        "{{scale = NUMBER}} of a magnitude from {least:e} to {most:e}, which single precision holds; nearest \
-         is {{scale = {nearest:e}}}"
-    )
+    Expected::new(format_args!(
+        "{{scale = NUMBER}} of a magnitude from {least:e} to {most:e}, which single precision holds"
+    ))
+    .nearest(format_args!("{{scale = {nearest:e}}}"))
 }

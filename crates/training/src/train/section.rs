@@ -10,6 +10,7 @@ pub use syntax::syntax;
 use partita_files::line_at;
 use partita_site::size::parse_bytes;
 use partita_site::{ErrorKind, Fault};
+use partita_space::help::{self, Expected, Help};
 use partita_space::{Bytes, Seconds};
 use std::io;
 use toml::Spanned;
@@ -19,14 +20,17 @@ use toml::de::{DeTable, DeValue};
 #[derive(Debug, thiserror::Error)]
 pub enum RunFileError {
     /// It cannot be read.
-    #[error("{file} cannot be read: {source}; a run file is needed there{nearest}")]
+    #[error(
+        "{file} cannot be read: {source}; a run file is needed there{}",
+        Help::none().maybe_code(nearest.as_ref())
+    )]
     Unreadable {
         /// The file.
         file: String,
         /// The error of the system.
         source: io::Error,
-        /// A file like it, in words.
-        nearest: String,
+        /// A file like it, if there is one.
+        nearest: Option<String>,
     },
     /// It is not TOML.
     #[error("{file}, line {line}: {reason}")]
@@ -39,7 +43,11 @@ pub enum RunFileError {
         reason: String,
     },
     /// An unknown key.
-    #[error("{file}, line {line}: there is no key `{key}`: possible are {possible}; {hint}")]
+    #[error(
+        "{file}, line {line}: there is no key `{key}`{}{}",
+        of_kind(key, kinds),
+        Help::possible(possible).maybe_code(nearest.as_ref())
+    )]
     UnknownKey {
         /// The file.
         file: String,
@@ -49,11 +57,13 @@ pub enum RunFileError {
         key: String,
         /// Keys of that section.
         possible: String,
-        /// The most similar one, or what it is a key of.
-        hint: String,
+        /// Words of the kinds that have this key; then there is no nearest one.
+        kinds: Vec<String>,
+        /// The most similar key.
+        nearest: Option<String>,
     },
     /// A missing key.
-    #[error("{file}, line {line}: key `{key}` is missing; possible is {expected}")]
+    #[error("{file}, line {line}: key `{key}` is missing, {expected}")]
     Missing {
         /// The file.
         file: String,
@@ -62,10 +72,10 @@ pub enum RunFileError {
         /// The key with its section.
         key: String,
         /// Valid values.
-        expected: String,
+        expected: Expected,
     },
     /// An invalid value.
-    #[error("{file}, line {line}: key `{key}` is {given}; possible is {expected}")]
+    #[error("{file}, line {line}: key `{key}` is {given}, {expected}")]
     Value {
         /// The file.
         file: String,
@@ -76,20 +86,20 @@ pub enum RunFileError {
         /// The value in the file.
         given: String,
         /// Valid values.
-        expected: String,
+        expected: Expected,
     },
     /// Several faults.
-    #[error("{}", .0.iter().map(Self::to_string).collect::<Vec<_>>().join("\n"))]
+    #[error("{}", listed(.0))]
     Several(Vec<Self>),
     /// A default that is invalid with the other values.
-    #[error("{file}: key `{key}`: possible is {expected}")]
+    #[error("{file}: key `{key}`: {expected}")]
     Default {
         /// The file.
         file: String,
         /// The key.
         key: String,
         /// Valid values.
-        expected: String,
+        expected: Expected,
     },
 }
 
@@ -116,6 +126,21 @@ impl RunFileError {
             | Self::Value { line, .. } => *line,
             Self::Unreadable { .. } | Self::Default { .. } | Self::Several(_) => 0,
         }
+    }
+}
+
+/// Each fault with its own help below it.
+fn listed(faults: &[RunFileError]) -> String {
+    let texts: Vec<String> = faults.iter().map(|fault| help::indent(fault)).collect();
+    texts.join("\n")
+}
+
+fn of_kind(key: &str, kinds: &[String]) -> String {
+    if kinds.is_empty() {
+        String::new()
+    } else {
+        let (_, name) = key.rsplit_once('.').unwrap_or(("", key));
+        format!("; `{name}` is a key of kind {}", kinds.join(", "))
     }
 }
 
@@ -158,27 +183,27 @@ impl<'t> Section<'t> {
 
     /// Errors: a key that is not among `known`.
     pub fn check(&self, known: &[&str]) -> Result<(), RunFileError> {
-        self.check_kind(known, |_| None)
+        self.check_kind(known, |_| Vec::new())
     }
 
     /// Errors: a key that is not among `known`; `kinds` says which kinds have a key that another one lacks.
     pub fn check_kind(
         &self,
         known: &[&str],
-        kinds: impl Fn(&str) -> Option<String>,
+        kinds: impl Fn(&str) -> Vec<String>,
     ) -> Result<(), RunFileError> {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
             if !known.contains(&name) {
-                let hint = kinds(name).unwrap_or_else(|| {
-                    format!("nearest is `{}`", suggest::key(name, &self.prefix, known))
-                });
+                let kinds = kinds(name);
+                let nearest = suggest::key(name, &self.prefix, known);
                 return Err(RunFileError::UnknownKey {
                     file: self.file.to_owned(),
                     line: self.line(key.span().start),
                     key: self.full(name),
                     possible: known.join(", "),
-                    hint,
+                    nearest: kinds.is_empty().then_some(nearest),
+                    kinds,
                 });
             }
         }
@@ -196,7 +221,7 @@ impl<'t> Section<'t> {
             let word = value.get_ref().as_str().filter(|_| has_kinds);
             let with = |word| format!(" with `kind = \"{word}\"`");
             let expected = table + &word.map_or_else(String::new, with);
-            return Err(self.bad(key, value, &expected));
+            return Err(self.bad(key, value, expected));
         };
         Ok(Some(Section {
             file: self.file,
@@ -214,17 +239,26 @@ impl<'t> Section<'t> {
     }
 
     /// A required value.
-    pub fn need<T>(&self, key: &str, value: Option<T>, expected: &str) -> Result<T, RunFileError> {
+    pub fn need<T>(
+        &self,
+        key: &str,
+        value: Option<T>,
+        expected: impl Into<Expected>,
+    ) -> Result<T, RunFileError> {
         value.ok_or_else(|| RunFileError::Missing {
             file: self.file.to_owned(),
             line: self.line(self.offset),
             key: self.full(key),
-            expected: expected.to_owned(),
+            expected: expected.into(),
         })
     }
 
     /// A text.
-    pub fn text(&self, key: &str, expected: &str) -> Result<Option<String>, RunFileError> {
+    pub fn text(
+        &self,
+        key: &str,
+        expected: impl Into<Expected>,
+    ) -> Result<Option<String>, RunFileError> {
         self.read(key, expected, |value| value.as_str().map(str::to_owned))
     }
 
@@ -241,9 +275,13 @@ impl<'t> Section<'t> {
         let Some(text) = text else {
             return Ok(None);
         };
-        let refuse = |expected: String| {
-            let expected = expected.replace("possible is ", "").replace('`', "\"");
-            self.refuse(key, &expected)
+        let refuse = |expected: Expected| {
+            let quoted = |text: String| text.replace('`', "\"");
+            let nearest = expected.nearest.map(quoted);
+            self.refuse(
+                key,
+                Expected::new(quoted(expected.text)).maybe_nearest(nearest),
+            )
         };
         parse_bytes(&text).map(Some).map_err(refuse)
     }
@@ -262,40 +300,47 @@ impl<'t> Section<'t> {
         let given = self.get(key).map(|value| word(value.get_ref()));
         let names_only = choices.iter().map(|(name, _)| *name);
         let close = suggest::word(given.as_deref().unwrap_or_default(), names_only);
-        let expected = format!("one of {}; nearest is \"{close}\"", names.join(", "));
-        self.read(key, &expected, |value| {
-            let found = choices
-                .iter()
-                .find(|(name, _)| value.as_str() == Some(name));
-            found.map(|(_, choice)| *choice)
-        })
+        let expected = Expected::new(format_args!("one of {}", names.join(", ")));
+        self.read(
+            key,
+            expected.nearest(format_args!("\"{close}\"")),
+            |value| {
+                let found = choices
+                    .iter()
+                    .find(|(name, _)| value.as_str() == Some(name));
+                found.map(|(_, choice)| *choice)
+            },
+        )
     }
 
     /// True or false.
     pub fn flag(&self, key: &str) -> Result<Option<bool>, RunFileError> {
-        let expected = format!("true or false{}", self.hint(key, suggest::flag));
-        self.read(key, &expected, DeValue::as_bool)
+        let expected = Expected::from("true or false").maybe_nearest(self.hint(key, suggest::flag));
+        self.read(key, expected, DeValue::as_bool)
     }
 
     /// A time with its unit; `like` is an example.
     pub fn time(&self, key: &str, like: &str) -> Result<Option<Seconds>, RunFileError> {
         let hint = self.hint(key, suggest::time);
-        let expected = format!("a time above 0 in ms, s, min or h, like \"{like}\"{hint}");
-        self.read(key, &expected, |value| duration(value.as_str()?))
+        let expected = Expected::new(format_args!(
+            "a time above 0 in ms, s, min or h, like \"{like}\""
+        ));
+        self.read(key, expected.maybe_nearest(hint), |value| {
+            duration(value.as_str()?)
+        })
     }
 
     /// What was probably meant by the value of a key.
-    fn hint(&self, key: &str, suggest: impl Fn(&DeValue<'_>) -> String) -> String {
-        self.get(key)
-            .map_or_else(String::new, |value| suggest(value.get_ref()))
+    fn hint<T>(&self, key: &str, suggest: impl Fn(&DeValue<'_>) -> Option<T>) -> Option<T> {
+        self.get(key).and_then(|value| suggest(value.get_ref()))
     }
 
     /// A whole number from 1 on.
     pub fn count(&self, key: &str) -> Result<Option<usize>, RunFileError> {
         let most = 1 << 24;
         let hint = self.hint(key, |value| suggest::whole_number(value, 1, most));
-        let expected = format!("a whole number from 1 to {most}{hint}");
-        self.read(key, &expected, |value| {
+        let expected = Expected::new(format_args!("a whole number from 1 to {most}"));
+        self.read(key, expected.maybe_nearest(hint), |value| {
             let number = u64::try_from(whole(value)?).ok();
             number
                 .filter(|number| (1..=most).contains(number))
@@ -307,15 +352,17 @@ impl<'t> Section<'t> {
     pub fn natural(&self, key: &str) -> Result<Option<u64>, RunFileError> {
         let most = i64::MAX as u64;
         let hint = self.hint(key, |value| suggest::whole_number(value, 0, most));
-        let expected = format!("a whole number from 0 to {most}{hint}");
-        self.read(key, &expected, |value| u64::try_from(whole(value)?).ok())
+        let expected = Expected::new(format_args!("a whole number from 0 to {most}"));
+        self.read(key, expected.maybe_nearest(hint), |value| {
+            u64::try_from(whole(value)?).ok()
+        })
     }
 
     /// A number under a condition; `expected` describes it.
     pub fn number(
         &self,
         key: &str,
-        expected: &str,
+        expected: impl Into<Expected>,
         holds: impl Fn(f64) -> bool,
     ) -> Result<Option<f64>, RunFileError> {
         self.read(key, expected, |value| {
@@ -327,10 +374,13 @@ impl<'t> Section<'t> {
     pub fn single(&self, key: &str, usual: f64) -> Result<Option<f64>, RunFileError> {
         let expected = match self.asked(key) {
             Some(asked) if asked > 0.0 => beyond_single(asked, usual),
-            Some(_) | None => format!("a number greater than 0, like {}", short(usual)),
+            Some(_) | None => Expected::new(format_args!(
+                "a number greater than 0, like {}",
+                short(usual)
+            )),
         };
         // A suggestion is rounded to f32, so it may lie just outside.
-        self.number(key, &expected, |number| {
+        self.number(key, expected, |number| {
             number > 0.0 && (number as f32).is_normal()
         })
     }
@@ -338,14 +388,20 @@ impl<'t> Section<'t> {
     /// As [`Self::single`], or 0.
     pub fn single_or_zero(&self, key: &str, usual: f64) -> Result<Option<f64>, RunFileError> {
         let expected = match self.asked(key) {
-            Some(asked) if asked > 0.0 => format!("0 or {}", beyond_single(asked, usual)),
-            Some(_) => format!(
-                "a number of at least 0, like {}; nearest is 0",
+            Some(asked) if asked > 0.0 => {
+                let expected = beyond_single(asked, usual);
+                Expected {
+                    text: format!("0 or {}", expected.text),
+                    ..expected
+                }
+            }
+            asked => Expected::new(format_args!(
+                "a number of at least 0, like {}",
                 short(usual)
-            ),
-            None => format!("a number of at least 0, like {}", short(usual)),
+            ))
+            .maybe_nearest(asked.map(|_| 0)),
         };
-        self.number(key, &expected, |number| {
+        self.number(key, expected, |number| {
             number == 0.0 || number > 0.0 && (number as f32).is_normal()
         })
     }
@@ -359,7 +415,7 @@ impl<'t> Section<'t> {
     pub fn read<T>(
         &self,
         key: &str,
-        expected: &str,
+        expected: impl Into<Expected>,
         read: impl FnOnce(&DeValue<'t>) -> Option<T>,
     ) -> Result<Option<T>, RunFileError> {
         let Some(value) = self.get(key) else {
@@ -370,25 +426,30 @@ impl<'t> Section<'t> {
     }
 
     /// The error of a key whose value is well-formed but invalid here.
-    pub fn refuse(&self, key: &str, expected: &str) -> RunFileError {
+    pub fn refuse(&self, key: &str, expected: impl Into<Expected>) -> RunFileError {
         match self.get(key) {
             Some(value) => self.bad(key, value, expected),
             None => RunFileError::Default {
                 file: self.file.to_owned(),
                 key: key.to_owned(),
-                expected: expected.to_owned(),
+                expected: expected.into(),
             },
         }
     }
 
-    fn bad(&self, key: &str, value: &Spanned<DeValue<'_>>, expected: &str) -> RunFileError {
+    fn bad(
+        &self,
+        key: &str,
+        value: &Spanned<DeValue<'_>>,
+        expected: impl Into<Expected>,
+    ) -> RunFileError {
         let given = self.text.get(value.span()).unwrap_or("?");
         RunFileError::Value {
             file: self.file.to_owned(),
             line: self.line(value.span().start),
             key: self.full(key),
             given: given.to_owned(),
-            expected: expected.to_owned(),
+            expected: expected.into(),
         }
     }
 
@@ -403,7 +464,7 @@ impl<'t> Section<'t> {
 }
 
 /// What is possible where a positive number is none that single precision holds, or is in quotes.
-fn beyond_single(asked: f64, usual: f64) -> String {
+fn beyond_single(asked: f64, usual: f64) -> Expected {
     let (least, most) = (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX));
     let held = asked.clamp(least, most);
     let nearest = if held == asked {
@@ -411,12 +472,13 @@ fn beyond_single(asked: f64, usual: f64) -> String {
     } else {
         format!("{:e}", held as f32)
     };
-    format!(
-        "a number from {:e} to {:e}, which single precision holds, like {}; nearest is {nearest}",
+    Expected::new(format_args!(
+        "a number from {:e} to {:e}, which single precision holds, like {}",
         least as f32,
         most as f32,
         short(usual)
-    )
+    ))
+    .nearest(nearest)
 }
 
 /// A number as one would write it.

@@ -142,9 +142,9 @@ fn fits(
             memory: match run.store.memory {
                 Some(most) if most == limits[rank] => {
                     let least = store.bytes()[rank].0;
-                    format!("are `store_memory = \"{least}B\"` or more,")
+                    format!("`store_memory = \"{least}B\"` or more, ")
                 }
-                Some(_) | None => "are".to_owned(),
+                Some(_) | None => String::new(),
             },
         }),
     }

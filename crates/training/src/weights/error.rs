@@ -4,6 +4,7 @@ use super::WeightNames;
 use partita_forecast::model::ModelError;
 use partita_formats::DataError;
 use partita_site::{ErrorKind, Fault};
+use partita_space::Help;
 use partita_weights::checkpoint::{CheckpointError, CheckpointFolder};
 use std::path::{Path, PathBuf};
 
@@ -26,8 +27,9 @@ pub enum WeightsError {
     },
     /// A training that was stopped or failed has checkpoints and no weights.
     #[error(
-        "{} has no weights, as its training did not come to its end; nearest is its last checkpoint, {}",
-        folder.display(), checkpoint.display()
+        "{} has no weights, as its training did not come to its end{}",
+        folder.display(),
+        Help::none().nearest(format_args!("its last checkpoint, {}", checkpoint.display()))
     )]
     NotAtEnd {
         /// The output folder.
@@ -97,9 +99,9 @@ pub enum WeightsError {
     },
     /// Weights whose statistics cannot be taken.
     #[error(
-        "`statistics = \"weights\"` under [weights]: {} {reason}; nearest is `statistics = \"data\"`, which takes those of \
-         the training split",
-        file.display()
+        "`statistics = \"weights\"` under [weights]: {} {reason}{}",
+        file.display(),
+        Help::none().nearest("`statistics = \"data\"`, which takes those of the training split")
     )]
     NoStatistics {
         /// The weights.
@@ -226,8 +228,9 @@ pub enum WeightsError {
     },
     /// A parameter is skipped where all are needed.
     #[error(
-        "`--skip {tensor}`: the model needs it for `{parameter}`, and no parameter has an initial value here; possible are \
-         tensors that the model does not have. A training may skip it, with `skip` in `[weights]` of its run file"
+        "`--skip {tensor}`: the model needs it for `{parameter}`, and no parameter has an initial value here{}",
+        Help::possible("tensors that the model does not have")
+            .advise("a training may skip it, with `skip` in `[weights]` of its run file")
     )]
     Needed {
         /// Name in the file.

@@ -1,6 +1,7 @@
 //! Why a training cannot resume.
 
 use partita_site::{ErrorKind, Fault};
+use partita_space::help::extend;
 use partita_weights::checkpoint::{CheckpointError, CheckpointFolder};
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ pub enum ResumeError {
     #[error(transparent)]
     Checkpoint(CheckpointError),
     /// It is damaged.
-    #[error("{error}; {}", instead(whole.as_deref()))]
+    #[error("{}", extend(error, format_args!("; {}", instead(whole.as_deref()))))]
     Damaged {
         /// File, rank and damage.
         error: String,

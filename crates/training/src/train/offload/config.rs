@@ -5,6 +5,7 @@ use partita_offload::Address;
 use partita_program::Body;
 use partita_session::snapshot_bytes;
 use partita_site::cores::{list, parse_cores};
+use partita_space::help::Expected;
 use partita_space::{Bytes, Seconds};
 use toml::de::DeValue;
 
@@ -94,23 +95,23 @@ pub fn read_offload(top: &Section<'_>, watchdog: Seconds) -> Result<OffloadConfi
         return Ok(OffloadConfig::default());
     };
     section.check(&KEYS)?;
-    let limit = format!(
-        "a time above 0 and below `watchdog`, which is {} s; nearest is \"{} s\"",
-        watchdog.0,
-        watchdog.0 / 2.0
-    );
+    let limit = Expected::new(format_args!(
+        "a time above 0 and below `watchdog`, which is {} s",
+        watchdog.0
+    ))
+    .nearest(format_args!("\"{} s\"", watchdog.0 / 2.0));
     let credits = format!("a whole number from 1 to {CREDITS_MAX}");
     Ok(OffloadConfig {
         loaders: processes(&section, "loaders")?,
         validators: processes(&section, "validators")?,
         credits: section
-            .read("credits", &credits, |value| count(value, 1..=CREDITS_MAX))?
+            .read("credits", credits, |value| count(value, 1..=CREDITS_MAX))?
             .unwrap_or(CREDITS),
         cores: cores(&section)?.map(|cores| list(&cores)),
         connect_timeout: section
             .time("connect_timeout", "10 s")?
             .unwrap_or(CONNECT_TIMEOUT),
-        timeout: section.read("timeout", &limit, |value| {
+        timeout: section.read("timeout", limit, |value| {
             duration(value.as_str()?).filter(|&time| time < watchdog)
         })?,
     })
@@ -119,11 +120,9 @@ pub fn read_offload(top: &Section<'_>, watchdog: Seconds) -> Result<OffloadConfi
 /// The key `cores` of a table, a list.
 pub fn cores(section: &Section<'_>) -> Result<Option<Vec<usize>>, RunFileError> {
     let value = section.get("cores").map(|value| value.get_ref());
-    let expected = format!(
-        "a text with a list of cores, like \"0\" or \"0,4-7\"{}",
-        value.map_or_else(String::new, suggest::cores)
-    );
-    section.read("cores", &expected, |value| parse_cores(value.as_str()?))
+    let expected = Expected::from("a text with a list of cores, like \"0\" or \"0,4-7\"")
+        .maybe_nearest(value.and_then(suggest::cores));
+    section.read("cores", expected, |value| parse_cores(value.as_str()?))
 }
 
 fn processes(section: &Section<'_>, key: &str) -> Result<Processes, RunFileError> {
@@ -138,7 +137,7 @@ fn processes(section: &Section<'_>, key: &str) -> Result<Processes, RunFileError
         let addresses = list.iter().map(|one| one.get_ref().as_str()?.parse().ok());
         addresses.collect::<Option<_>>().map(Processes::At)
     };
-    Ok(section.read(key, &expected, read)?.unwrap_or_default())
+    Ok(section.read(key, expected, read)?.unwrap_or_default())
 }
 
 fn count(value: &DeValue<'_>, bounds: std::ops::RangeInclusive<usize>) -> Option<usize> {

@@ -2,6 +2,8 @@
 
 use partita_offload::{Address, JoinError, Role};
 use partita_site::{ErrorKind, Fault};
+use partita_space::Help;
+use partita_space::help::extend;
 use std::io;
 
 /// A training cannot use its loaders or validators, or such a process cannot serve.
@@ -12,8 +14,10 @@ pub enum OffloadError {
     Join(#[from] JoinError),
     /// A process cannot be started.
     #[error(
-        "a {role} cannot be started: {reason}; give the address of one that runs, like \
-         offload.{role}s = [\"localhost:7700\"]"
+        "a {role} cannot be started: {}",
+        extend(reason, Help::advice(format_args!(
+            "give the address of one that runs, like offload.{role}s = [\"localhost:7700\"]"
+        )))
     )]
     Start {
         /// What was to be started.
@@ -23,8 +27,8 @@ pub enum OffloadError {
     },
     /// Ranks are on several hosts, and no addresses are given.
     #[error(
-        "offload.{role}s = {count}: a training starts processes on one host only, and its ranks are on several; \
-         possible is a list of addresses of processes that run, like [\"node7:7700\"]"
+        "offload.{role}s = {count}: a training starts processes on one host only, and its ranks are on several{}",
+        Help::none().nearest("a list of addresses of processes that run, like [\"node7:7700\"]")
     )]
     Hosts {
         /// What was to be started.
@@ -34,7 +38,8 @@ pub enum OffloadError {
     },
     /// There is nothing to validate.
     #[error(
-        "offload.validators: {data} has no validation samples; possible is a dataset with some, or validators = 0"
+        "offload.validators: {data} has no validation samples{}",
+        Help::none().nearest("a dataset with some, or validators = 0")
     )]
     NoValidation {
         /// The dataset.
@@ -42,8 +47,8 @@ pub enum OffloadError {
     },
     /// The validation cannot be divided.
     #[error(
-        "offload.validators: {validators} processes for {batches} mini-batch(es) of validation samples; possible are \
-         1 to {batches}, nearest is {batches}"
+        "offload.validators: {validators} processes for {batches} mini-batch(es) of validation samples{}",
+        Help::possible(format_args!("1 to {batches}")).nearest(batches)
     )]
     ManyValidators {
         /// Processes.
@@ -63,7 +68,8 @@ pub enum OffloadError {
     },
     /// It cannot listen.
     #[error(
-        "--listen {address}: {error}; possible is HOST:PORT of this host, where port 0 takes a free one, or unix:PATH"
+        "--listen {address}: {error}{}",
+        Help::none().nearest("HOST:PORT of this host, where port 0 takes a free one, or unix:PATH")
     )]
     Listen {
         /// Where.

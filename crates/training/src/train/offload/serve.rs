@@ -16,6 +16,7 @@ use partita_offload::{
 };
 use partita_site::launch::Launch;
 use partita_site::{Context, Event, Host};
+use partita_space::Help;
 use partita_space::Seconds;
 use serde::Deserialize;
 use serde_json::Value;
@@ -244,7 +245,8 @@ impl Service<'_> {
                 let work: LoaderWork =
                     serde_json::from_value(hello.work.clone()).map_err(failed)?;
                 if !(1..=1024).contains(&work.credits) {
-                    return Err(format!("{} credits; possible are 1 to 1024", work.credits));
+                    let help = Help::possible("1 to 1024");
+                    return Err(format!("{} credits{help}", work.credits));
                 }
                 self.check_preparation(&work.preparation)?;
                 let dataset = self.dataset(&work.channels)?;

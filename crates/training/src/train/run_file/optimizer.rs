@@ -2,6 +2,7 @@
 
 use crate::train::section::{RunFileError, Section};
 use partita_program::Optimizer;
+use partita_space::help::Expected;
 
 const ADAM_KEYS: [&str; 7] = [
     "kind",
@@ -80,8 +81,7 @@ pub fn optimizer(top: &Section<'_>) -> Result<OptimizerSettings, RunFileError> {
     let kind = section.choice("kind", &KINDS)?.unwrap_or(Kind::Adam);
     section.check_kind(kind.keys(), |key| {
         let have = KINDS.iter().filter(|(_, kind)| kind.keys().contains(&key));
-        let words: Vec<String> = have.map(|(word, _)| format!("\"{word}\"")).collect();
-        (!words.is_empty()).then(|| format!("`{key}` is a key of kind {}", words.join(", ")))
+        have.map(|(word, _)| format!("\"{word}\"")).collect()
     })?;
     let rule = rule(&section, kind)?;
     let decay_norms = section.flag("decay_norms")?;
@@ -159,7 +159,8 @@ fn sgd(section: &Section<'_>, momentum: f64, weight_decay: f64) -> Result<Optimi
         });
     }
     if momentum == 0.0 {
-        let expected = "false without `momentum`; nearest is `momentum = 0.9` with it";
+        let expected =
+            Expected::from("false without `momentum`").nearest("`momentum = 0.9` with it");
         return Err(section.refuse("nesterov", expected));
     }
     Ok(Optimizer::Nesterov {

@@ -77,7 +77,7 @@ fn explains(other: &RunFileError, fault: &RunFileError) -> bool {
         return false;
     };
     let is_of_kind = match fault {
-        RunFileError::UnknownKey { hint, .. } => hint.contains("is a key of kind"),
+        RunFileError::UnknownKey { kinds, .. } => !kinds.is_empty(),
         RunFileError::Missing { .. } => true,
         _ => false,
     };
@@ -90,11 +90,13 @@ fn explains(other: &RunFileError, fault: &RunFileError) -> bool {
 /// The key that was probably meant by an unknown one.
 fn meant(fault: &RunFileError) -> Option<&str> {
     match fault {
-        RunFileError::UnknownKey { hint, .. } => {
-            hint.strip_prefix("nearest is `")?.strip_suffix('`')
-        }
+        RunFileError::UnknownKey { nearest, .. } => nearest.as_deref(),
         _ => None,
     }
+}
+
+fn unquoted(text: &str) -> Option<&str> {
+    text.strip_prefix('"')?.strip_suffix('"')
 }
 
 /// What is left of a table without its faults.
@@ -119,8 +121,7 @@ impl Rest<'_> {
                 put.is_some_and(|key| self.stand_in(key, None)) || is_removed
             }
             RunFileError::Value { key, expected, .. } => {
-                let nearest = expected.rsplit_once("nearest is \"");
-                let nearest = nearest.and_then(|(_, word)| word.strip_suffix('"'));
+                let nearest = expected.nearest.as_deref().and_then(unquoted);
                 let kind = nearest.filter(|_| key.ends_with(".kind"));
                 let is_removed = remove(&mut self.table, key);
                 self.stand_in(key, kind) || is_removed
@@ -199,7 +200,12 @@ mod tests {
     /// Lines and keys of the faults of a run file.
     fn faults(text: &str) -> Vec<String> {
         let error = RunFile::parse(text, "run.toml").unwrap_err().to_string();
-        error.lines().map(str::to_owned).collect()
+        error
+            .replace("\n  help: ", "; ")
+            .replace("\nhelp: ", "; ")
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 
     #[track_caller]
@@ -219,10 +225,10 @@ mod tests {
              [schedule]\nlr = 0.1\nkind = \"cosine\"\n[checkpoint]\nevery_epoch = 1\n[optimizer]\nkind = \"adm\"\nbeta3 = 1\n",
             &[
                 (2, "`dat`"),
-                (4, "nearest is `batch`"),
+                (4, "try `batch`"),
                 (5, "`epochs` is 2.5"),
                 (6, "`ranks` is 0"),
-                (8, "nearest is `schedule.learning_rate`"),
+                (8, "try `schedule.learning_rate`"),
                 (11, "`checkpoint.every_epoch`"),
                 (13, "`optimizer.kind` is \"adm\""),
                 (14, "`optimizer.beta3`"),
@@ -257,7 +263,7 @@ mod tests {
                 (13, "`schedule.kind` is \"cosinus\""),
                 (14, "`schedule.learning_rate` is \"fast\""),
                 (15, "`schedule.final_factor` is 3"),
-                (16, "nearest is `schedule.warmup_epochs`"),
+                (16, "try `schedule.warmup_epochs`"),
                 (17, "`schedule.warmup_factor` is 2"),
                 (19, "`optimizer.kind` is \"sdg\""),
                 (20, "`optimizer.beta3`"),

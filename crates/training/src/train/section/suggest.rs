@@ -218,26 +218,24 @@ pub fn number(value: &DeValue<'_>) -> Option<f64> {
 }
 
 /// The whole number between two bounds that is nearest to what is given.
-pub fn whole_number(value: &DeValue<'_>, least: u64, most: u64) -> String {
-    let nearest = number(value).map(|number| (number.round().max(0.0) as u64).clamp(least, most));
-    nearest.map_or_else(String::new, |nearest| format!("; nearest is {nearest}"))
+pub fn whole_number(value: &DeValue<'_>, least: u64, most: u64) -> Option<u64> {
+    number(value).map(|number| (number.round().max(0.0) as u64).clamp(least, most))
 }
 
 /// The truth value that was probably meant.
-pub fn flag(value: &DeValue<'_>) -> String {
-    let nearest = match value {
+pub fn flag(value: &DeValue<'_>) -> Option<bool> {
+    match value {
         DeValue::String(text) => match text.to_lowercase().as_str() {
             "true" | "yes" | "on" | "1" => Some(true),
             "false" | "no" | "off" | "0" | "none" => Some(false),
             _ => None,
         },
         value => number(value).map(|number| number != 0.0),
-    };
-    nearest.map_or_else(String::new, |nearest| format!("; nearest is {nearest}"))
+    }
 }
 
 /// The time that was probably meant: seconds where no unit is given.
-pub fn time(value: &DeValue<'_>) -> String {
+pub fn time(value: &DeValue<'_>) -> Option<String> {
     let text = match value {
         DeValue::String(text) => text.trim().to_lowercase(),
         value => number(value).map_or_else(String::new, |number| number.to_string()),
@@ -249,31 +247,26 @@ pub fn time(value: &DeValue<'_>) -> String {
         "m" | "min" | "mins" | "minute" | "minutes" => "min",
         "h" | "hr" | "hrs" | "hour" | "hours" => "h",
         "ms" | "msec" | "millisecond" | "milliseconds" => "ms",
-        _ => return String::new(),
+        _ => return None,
     };
-    match digits.trim().parse::<f64>() {
-        Ok(number) if number > 0.0 && number.is_finite() => {
-            format!("; nearest is \"{number} {unit}\"")
-        }
-        Ok(_) | Err(_) => String::new(),
-    }
+    let number: f64 = digits.trim().parse().ok()?;
+    (number > 0.0 && number.is_finite()).then(|| format!("\"{number} {unit}\""))
 }
 
 /// The list of one text that was probably meant by the text alone.
-pub fn list(value: &DeValue<'_>) -> String {
-    let text = value.as_str();
-    text.map_or_else(String::new, |text| format!("; nearest is [\"{text}\"]"))
+pub fn list(value: &DeValue<'_>) -> Option<String> {
+    value.as_str().map(|text| format!("[\"{text}\"]"))
 }
 
 /// The text of a list of cores that was probably meant by a number or a list of numbers.
-pub fn cores(value: &DeValue<'_>) -> String {
+pub fn cores(value: &DeValue<'_>) -> Option<String> {
     let numbers: Option<Vec<i64>> = match value {
         DeValue::Array(list) => list.iter().map(|one| whole(one.get_ref())).collect(),
         value => whole(value).map(|number| vec![number]),
     };
     let numbers = numbers.filter(|all| !all.is_empty() && all.iter().all(|one| *one >= 0));
-    numbers.map_or_else(String::new, |all| {
+    numbers.map(|all| {
         let texts: Vec<String> = all.iter().map(i64::to_string).collect();
-        format!("; nearest is \"{}\"", texts.join(","))
+        format!("\"{}\"", texts.join(","))
     })
 }

@@ -1,7 +1,7 @@
 //! Why samples cannot stay in memory.
 
 use partita_site::{ErrorKind, Fault};
-use partita_space::{Bytes, Rank};
+use partita_space::{Bytes, Help, Rank};
 use std::path::PathBuf;
 
 /// Why samples cannot stay in memory.
@@ -9,8 +9,10 @@ use std::path::PathBuf;
 pub enum StoreError {
     /// Nothing to fill.
     #[error(
-        "`preload` reads all samples into memory before the first step, and `store` is \"{store}\"; possible is \
-         `store = \"memory\"` in `[data]` of the run file, or `--store memory`, or no `preload`"
+        "`preload` reads all samples into memory before the first step, and `store` is \"{store}\"{}",
+        Help::possible(
+            "`store = \"memory\"` in `[data]` of the run file, or `--store memory`, or no `preload`"
+        )
     )]
     Preload {
         /// Its `store`.
@@ -18,8 +20,10 @@ pub enum StoreError {
     },
     /// Nothing to limit.
     #[error(
-        "`{key}` is for samples that stay in memory, and `store` is \"{store}\"; possible is `store = \"memory\"` in \
-         `[data]` of the run file, or `--store memory`, or no `{key}`"
+        "`{key}` is for samples that stay in memory, and `store` is \"{store}\"{}",
+        Help::none().nearest(format_args!(
+            "`store = \"memory\"` in `[data]` of the run file, or `--store memory`, or no `{key}`"
+        ))
     )]
     Unused {
         /// The key.
@@ -29,8 +33,9 @@ pub enum StoreError {
     },
     /// Other processes read.
     #[error(
-        "`store` is \"{store}\", and `loaders` of `[offload]` read in processes of their own, which keep no samples; \
-         possible is either of them: `store = \"none\"`, or no `loaders`"
+        "`store` is \"{store}\", and `loaders` of `[offload]` read in processes of their own, which keep no \
+         samples{}",
+        Help::none().nearest("either `store = \"none\"`, or no `loaders`")
     )]
     Loaders {
         /// Its `store`.
@@ -38,10 +43,13 @@ pub enum StoreError {
     },
     /// They do not fit.
     #[error(
-        "rank {rank} would keep {samples} ({} B) of samples in memory beside {others} of its program, the limit is \
-         {limit} per rank ({origin}); possible is {ranks}`spill = \"FOLDER\"` in `[data]`, which keeps the rest on a \
-         local disk, or `store = \"none\"`, which reads the files in every epoch",
-        samples.0
+        "rank {rank} would keep {samples} ({} B) of samples in memory beside {others} of its program, the limit \
+         is {limit} per rank ({origin}){}",
+        samples.0,
+        Help::none().nearest(format_args!(
+            "{ranks}`spill = \"FOLDER\"` in `[data]`, which keeps the rest on a local disk, or `store = \"none\"`, \
+             which reads the files in every epoch"
+        ))
     )]
     Memory {
         /// The rank that needs most.
@@ -59,11 +67,13 @@ pub enum StoreError {
     },
     /// More than the run file allows.
     #[error(
-        "rank {rank} would keep {samples} ({} B) of samples in memory, and `store_memory` is {limit}; possible is \
-         `store_memory = \"{}B\"` or more, or {ranks}`spill = \"FOLDER\"` in `[data]`, which keeps the rest on a \
-         local disk",
+        "rank {rank} would keep {samples} ({} B) of samples in memory, and `store_memory` is {limit}{}",
         samples.0,
-        samples.0
+        Help::none().nearest(format_args!(
+            "`store_memory = \"{}B\"` or more, or {ranks}`spill = \"FOLDER\"` in `[data]`, which keeps the rest on a \
+             local disk",
+            samples.0
+        ))
     )]
     Limit {
         /// The rank that keeps most.
@@ -78,7 +88,8 @@ pub enum StoreError {
     /// What each sample takes in memory, wherever it lies, is too much.
     #[error(
         "rank {rank} keeps {spilled} of samples on a disk, and needs {entries} of memory to find them beside {others} \
-         of its program; the limit is {limit} ({origin}); possible {memory} more ranks, or `store = \"none\"`"
+         of its program; the limit is {limit} ({origin}){}",
+        Help::none().nearest(format_args!("{memory}more ranks, or `store = \"none\"`"))
     )]
     Entries {
         /// The rank.
@@ -98,8 +109,8 @@ pub enum StoreError {
     },
     /// A folder that cannot be used.
     #[error(
-        "samples that do not fit the memory are to go to {folder}: {reason}; possible is a folder that exists on \
-         every host, like \"/tmp\""
+        "samples that do not fit the memory are to go to {folder}: {reason}{}",
+        Help::none().nearest("a folder that exists on every host, like \"/tmp\"")
     )]
     Folder {
         /// The folder.
@@ -109,8 +120,9 @@ pub enum StoreError {
     },
     /// A disk that is too small.
     #[error(
-        "samples that do not fit the memory of {ranks} rank(s) of this host take {needed} in {folder}, and {free} are \
-         free there; possible is another folder as `spill`, {memory}or more ranks on more hosts"
+        "samples that do not fit the memory of {ranks} rank(s) of this host take {needed} in {folder}, and \
+         {free} are free there{}",
+        Help::none().nearest(format_args!("another folder as `spill`, {memory}or more ranks on more hosts"))
     )]
     Space {
         /// The folder.
@@ -126,8 +138,9 @@ pub enum StoreError {
     },
     /// A limit of the shell.
     #[error(
-        "samples that do not fit the memory of a rank take {needed} in a file in {folder}, and a file of this process \
-         may have {limit} (`ulimit -f`); possible is a limit of {needed} or more, nearest is `ulimit -f unlimited`"
+        "samples that do not fit the memory of a rank take {needed} in a file in {folder}, and a file of this \
+         process may have {limit} (`ulimit -f`){}",
+        Help::possible(format_args!("a limit of {needed} or more")).code("ulimit -f unlimited")
     )]
     FileLimit {
         /// The folder.

@@ -223,7 +223,7 @@ fn models_that_answer_otherwise_are_refused() {
         (
             "filters=3 kernel=1",
             "filters=2 kernel=1",
-            "has 3; possible is",
+            "has 3\nhelp: try 3; possible values: ",
         ),
         (
             "loss = softmax_cross_entropy c1",
@@ -260,7 +260,7 @@ fn class_numbers_out_of_range_are_named_with_file_sample_and_position() {
     let place = [
         "key `labels`, sample 4 of split train, at (C, D, H, W) = (0, 5, 2, 1): 3 is not a class index",
         "0 to 2",
-        "nearest is 2",
+        "help: try 2",
     ];
     let refused = |file: &str, owner: &str| {
         let error = train(&folder, run).unwrap_err();

@@ -87,13 +87,13 @@ fn a_crop_that_the_model_does_not_read_is_named() {
     for part in [
         "8x8x4",
         "augmentation.crop",
-        "nearest is augmentation.crop = [8, 8, 8]",
+        "help: try augmentation.crop = [8, 8, 8]",
     ] {
         assert!(crop.contains(part), "`{part}` is not in: {crop}");
     }
     let large = refused("[augmentation]\ncrop = [8, 8, 32]\n");
     assert!(
-        large.contains("nearest is augmentation.crop = [8, 8, 8]"),
+        large.contains("help: try augmentation.crop = [8, 8, 8]"),
         "{large}"
     );
     for (augmentation, part) in [
@@ -113,7 +113,7 @@ fn a_crop_that_the_model_does_not_read_is_named() {
         ),
         (
             "[augmentation]\nrotat = true\n",
-            "nearest is `augmentation.rotate`",
+            "help: try `augmentation.rotate`",
         ),
     ] {
         let error = refused(augmentation);
@@ -447,7 +447,7 @@ fn outputs_of_tiles_are_averaged_where_they_lie() {
     };
     let refused = predict_as(&folder, other).unwrap_err();
     assert!(
-        refused.contains("`--overlap`") && refused.contains("nearest is `--volumes tiles`"),
+        refused.contains("`--overlap`") && refused.contains("help: try `--volumes tiles`"),
         "{refused}"
     );
 }

@@ -111,14 +111,15 @@ fn refused(line: &str, by: &str) -> String {
         .to_string()
 }
 
-/// Asserts that each replacement of a line is refused in one paragraph with all expected parts.
+/// Asserts that each replacement of a line is refused in one line, with help below it, with all expected parts.
 fn assert_refused(cases: &[(&str, &str, [&str; 3])]) {
     for (line, by, parts) in cases {
         let error = refused(line, by);
         for part in parts {
             assert!(error.contains(part), "`{part}` is not in: {error}");
         }
-        assert!(!error.contains('\n'), "one paragraph: {error}");
+        let mut rest = error.lines().skip(1);
+        assert!(rest.all(|line| line.starts_with("help: ")), "{error}");
     }
 }
 
@@ -128,7 +129,7 @@ fn faults_of_keys_and_syntax_name_key_line_and_what_is_possible() {
         (
             "epochs = 20",
             "epoch = 20",
-            ["line 11", "`epoch`", "nearest is `epochs`"],
+            ["line 11", "`epoch`", "help: try `epochs`"],
         ),
         (
             "momentum = 0.9",
@@ -136,13 +137,13 @@ fn faults_of_keys_and_syntax_name_key_line_and_what_is_possible() {
             [
                 "line 18",
                 "`optimizer.beta1`",
-                "possible are kind, momentum",
+                "possible values: kind, momentum",
             ],
         ),
         (
             "[optimizer]",
             "[optimiser]",
-            ["line 16", "`optimiser`", "nearest is `optimizer`"],
+            ["line 16", "`optimiser`", "help: try `optimizer`"],
         ),
         (
             "learning_rate = 0.001",
@@ -188,7 +189,7 @@ fn faults_of_values_name_key_line_and_what_is_possible() {
         (
             "kind = \"cosine\"",
             "kind = \"cosin\"",
-            ["line 22", "`schedule.kind`", "nearest is \"cosine\""],
+            ["line 22", "`schedule.kind`", "help: try \"cosine\""],
         ),
         (
             "kernels = \"reference\"",
@@ -226,7 +227,7 @@ fn faults_of_values_name_key_line_and_what_is_possible() {
 #[test]
 fn scales_and_sizes_beyond_what_is_held_are_refused_with_ones_that_are_read() {
     let suggested = |error: String| -> String {
-        let (_, nearest) = error.split_once("nearest is ").unwrap();
+        let (_, nearest) = error.split_once("help: try ").unwrap();
         nearest.to_owned()
     };
     let scale = "transform = { scale = 0.01 }";
@@ -283,7 +284,7 @@ fn optimizers_have_the_constants_of_their_papers() {
     assert!(error.contains("`momentum = 0.9`"), "{error}");
     let error = with("kind = \"lars\"\nbeta1 = 0.5", "").unwrap_err();
     assert!(
-        error.contains("possible are kind, momentum, trust"),
+        error.contains("possible values: kind, momentum, trust"),
         "{error}"
     );
 }
@@ -322,11 +323,11 @@ fn schedules_are_read_and_refused_by_key() {
         ("kind = \"plateau\"\nfactor = 1", "below 1"),
         (
             "kind = \"plateau\"\ngamma = 0.5",
-            "possible are kind, learning_rate",
+            "possible values: kind, learning_rate",
         ),
         ("warmup_factor = 0.5", "`warmup_epochs = 5`"),
         ("warmup_epochs = 1\nwarmup_steps = 3", "not both"),
-        ("kind = \"plateu\"", "nearest is \"plateau\""),
+        ("kind = \"plateu\"", "help: try \"plateau\""),
     ] {
         let error = with("", text).unwrap_err();
         assert!(error.contains(part), "`{part}` is not in: {error}");
@@ -349,9 +350,9 @@ fn a_loss_is_read_as_in_a_model() {
     assert_eq!(run.loss, Some(partita_graph::Loss::Elements(huber)));
     assert_eq!(RunFile::parse(FULL, "RUN.toml").unwrap().config.loss, None);
     for (asked, says) in [
-        ("dise", "nearest is `dice`"),
-        ("", "possible are mse, softmax_cross_entropy, dice"),
-        ("dice smoth=1", "nearest is `smooth`"),
+        ("dise", "help: try `dice`"),
+        ("", "possible values: mse, softmax_cross_entropy, dice"),
+        ("dice smoth=1", "help: try `smooth`"),
         ("l1 weight=2", "l1 has no key `weight`"),
         (
             "softmax_cross_entropy ignore=none",

@@ -249,7 +249,7 @@ fn a_training_that_starts_from_weights_says_whose_statistics_it_takes() {
     save(&file, &bare).unwrap();
     case.run_file("none", &keeping(&file.display().to_string()));
     let error = case.train(ResumeFrom::Start).unwrap_err();
-    for part in ["keeps no statistics", "nearest is `statistics = \"data\"`"] {
+    for part in ["keeps no statistics", "help: try `statistics = \"data\"`"] {
         assert!(error.contains(part), "`{part}` is not in: {error}");
     }
 }
