@@ -2,6 +2,7 @@
 
 use partita::{EMA_MAX, parse_cores};
 use partita_space::Mesh;
+use partita_space::help::Expected;
 use partita_space::limits::SAMPLES_MAX;
 use std::path::{Path, PathBuf};
 
@@ -18,12 +19,12 @@ pub struct ImageSize(pub [usize; 2]);
 pub struct Spacing(pub [f64; 3]);
 
 /// A count from 1 to 2^24, the most samples of a step; more of anything is a typing error.
-pub fn count(text: &str) -> Result<usize, String> {
+pub fn count(text: &str) -> Result<usize, Expected> {
     up_to(SAMPLES_MAX, text)
 }
 
 /// A fraction of a tile, from 0 to below 1.
-pub fn overlap(text: &str) -> Result<f64, String> {
+pub fn overlap(text: &str) -> Result<f64, Expected> {
     match text.parse::<f64>() {
         Ok(number) if (0.0..1.0).contains(&number) => Ok(number),
         Ok(number) if number >= 1.0 => Err(overlaps("0.9")),
@@ -32,36 +33,36 @@ pub fn overlap(text: &str) -> Result<f64, String> {
     }
 }
 
-fn overlaps(nearest: &str) -> String {
-    format!("possible is a number from 0 to below 1; nearest is {nearest}")
+fn overlaps(nearest: &str) -> Expected {
+    Expected::from("a number from 0 to below 1").nearest(nearest)
 }
 
 /// A number of samples of a dataset, from 1 to 2^40: small parts of large volumes are many.
-pub fn dataset_samples(text: &str) -> Result<usize, String> {
+pub fn dataset_samples(text: &str) -> Result<usize, Expected> {
     up_to(1 << 40, text)
 }
 
 /// A number of ranks, from 1 to 2^20.
-pub fn ranks(text: &str) -> Result<usize, String> {
+pub fn ranks(text: &str) -> Result<usize, Expected> {
     up_to(Mesh::RANKS_MAX, text)
 }
 
-fn up_to(most: usize, text: &str) -> Result<usize, String> {
+fn up_to(most: usize, text: &str) -> Result<usize, Expected> {
     between(1, most, text)
 }
 
 /// A whole number within these bounds.
-pub fn within<const LEAST: usize, const MOST: usize>(text: &str) -> Result<usize, String> {
+pub fn within<const LEAST: usize, const MOST: usize>(text: &str) -> Result<usize, Expected> {
     between(LEAST, MOST, text)
 }
 
-fn between(least: usize, most: usize, text: &str) -> Result<usize, String> {
+fn between(least: usize, most: usize, text: &str) -> Result<usize, Expected> {
     match text.parse::<usize>() {
         Ok(number) if (least..=most).contains(&number) => Ok(number),
-        Ok(_) | Err(_) => Err(format!(
-            "possible is a whole number from {least} to {most}; nearest is {}",
-            clamped(least, most, text)
-        )),
+        Ok(_) | Err(_) => {
+            let expected = Expected::new(format_args!("a whole number from {least} to {most}"));
+            Err(expected.nearest(clamped(least, most, text)))
+        }
     }
 }
 
@@ -76,7 +77,7 @@ fn clamped(least: usize, most: usize, text: &str) -> usize {
 }
 
 /// Voxels a side of a universe: a power of two from 16 to 512.
-pub fn universe_grid(text: &str) -> Result<usize, String> {
+pub fn universe_grid(text: &str) -> Result<usize, Expected> {
     let is_possible = |grid: &usize| grid.is_power_of_two() && (16..=512).contains(grid);
     if let Some(grid) = text.parse().ok().filter(is_possible) {
         return Ok(grid);
@@ -88,76 +89,69 @@ pub fn universe_grid(text: &str) -> Result<usize, String> {
     } else {
         above / 2
     };
-    Err(format!(
-        "possible is a power of two from 16 to 512; nearest is {nearest}"
-    ))
+    Err(Expected::from("a power of two from 16 to 512").nearest(nearest))
 }
 
 /// A seed.
-pub fn seed(text: &str) -> Result<u64, String> {
+pub fn seed(text: &str) -> Result<u64, Expected> {
     text.parse().map_err(|_| {
         // The cast saturates, and turns NaN into 0.
         let nearest = text.parse::<f64>().unwrap_or(0.0) as u64;
-        format!(
-            "possible is a whole number from 0 to {}; nearest is {nearest}",
-            u64::MAX
-        )
+        Expected::new(format_args!("a whole number from 0 to {}", u64::MAX)).nearest(nearest)
     })
 }
 
 /// A fraction from 0 to 1.
-pub fn fraction(text: &str) -> Result<f64, String> {
+pub fn fraction(text: &str) -> Result<f64, Expected> {
     match text.parse::<f64>() {
         Ok(number) if (0.0..=1.0).contains(&number) => Ok(number),
-        Ok(number) => Err(format!(
-            "possible is a number from 0 to 1; nearest is {}",
-            if number > 1.0 { 1 } else { 0 }
-        )),
-        Err(_) => Err("possible is a number from 0 to 1, like 0.1".to_owned()),
+        Ok(number) => {
+            let nearest = if number > 1.0 { 1 } else { 0 };
+            Err(Expected::from("a number from 0 to 1").nearest(nearest))
+        }
+        Err(_) => Err("a number from 0 to 1, like 0.1".into()),
     }
 }
 
 /// A decay of averages, above 0 and below 1.
-pub fn decay(text: &str) -> Result<f64, String> {
-    let nearest = match text.parse::<f64>() {
-        Ok(decay) if (f64::MIN_POSITIVE..=EMA_MAX).contains(&decay) => return Ok(decay),
-        Ok(decay) if decay > EMA_MAX => format!("; nearest is {EMA_MAX}"),
-        Ok(_) => "; without --ema there are no averages".to_owned(),
-        Err(_) => String::new(),
-    };
-    Err(format!(
-        "possible is a number above 0 and below 1, like 0.999{nearest}"
-    ))
+pub fn decay(text: &str) -> Result<f64, Expected> {
+    let possible = "a number above 0 and below 1, like 0.999";
+    match text.parse::<f64>() {
+        Ok(decay) if (f64::MIN_POSITIVE..=EMA_MAX).contains(&decay) => Ok(decay),
+        Ok(decay) if decay > EMA_MAX => Err(Expected::from(possible).nearest(EMA_MAX)),
+        Ok(_) => Err(format!("{possible}; without --ema there are no averages").into()),
+        Err(_) => Err(possible.into()),
+    }
 }
 
 /// Three fractions that sum to 1.
-pub fn fractions(text: &str) -> Result<Fractions, String> {
-    let possible = "possible are three numbers from 0 to 1 whose sum is 1, such as 0.8,0.1,0.1";
-    let each: Result<Vec<f64>, String> =
+pub fn fractions(text: &str) -> Result<Fractions, Expected> {
+    let possible = "three numbers from 0 to 1 whose sum is 1, such as 0.8,0.1,0.1";
+    let each: Result<Vec<f64>, Expected> =
         text.split(',').map(|part| fraction(part.trim())).collect();
-    let each: [f64; 3] = each?.try_into().map_err(|_| possible.to_owned())?;
+    let each: [f64; 3] = each?.try_into().map_err(|_| Expected::from(possible))?;
     let sum: f64 = each.iter().sum();
     if (sum - 1.0).abs() < 1e-9 {
         Ok(Fractions(each))
     } else {
-        Err(format!("the sum is {sum}; {possible}"))
+        Err(format!("{possible}; the sum is {sum}").into())
     }
 }
 
 /// Height and width of images.
-pub fn image_size(text: &str) -> Result<ImageSize, String> {
-    let possible = "possible are a height and a width from 1 to 16384, such as 224x224";
+pub fn image_size(text: &str) -> Result<ImageSize, Expected> {
+    let possible = "a height and a width from 1 to 16384, such as 224x224";
     let (height, width) = text.split_once('x').unwrap_or((text, text));
     let side = |text: &str| {
         let side = text.parse().ok().filter(|side| (1..=16384).contains(side));
-        side.ok_or_else(|| possible.to_owned())
+        side.ok_or_else(|| Expected::from(possible))
     };
     Ok(ImageSize([side(height)?, side(width)?]))
 }
 
 /// Distances of voxels along D, H and W.
-pub fn spacing(text: &str) -> Result<Spacing, String> {
-    let possible = "possible are three distances in millimeters along D, H and W, each above 0, such as 1x1x1 or 2.5x0.8x0.8";
+pub fn spacing(text: &str) -> Result<Spacing, Expected> {
+    let possible = "three distances in millimeters along D, H and W, each above 0, such as 1x1x1 or 2.5x0.8x0.8";
     let each: Option<Vec<f64>> = text
         .split('x')
         .map(|each| each.trim().parse().ok())
@@ -166,11 +160,11 @@ pub fn spacing(text: &str) -> Result<Spacing, String> {
     let is_possible = |each: &[f64; 3]| each.iter().all(|each| each.is_finite() && *each > 0.0);
     each.filter(is_possible)
         .map(Spacing)
-        .ok_or_else(|| possible.to_owned())
+        .ok_or_else(|| possible.into())
 }
 
 /// The path of a PNG image.
-pub fn png(text: &str) -> Result<PathBuf, String> {
+pub fn png(text: &str) -> Result<PathBuf, Expected> {
     let path = Path::new(text);
     if path
         .extension()
@@ -179,21 +173,18 @@ pub fn png(text: &str) -> Result<PathBuf, String> {
         return Ok(path.to_owned());
     }
     let nearest = path.with_extension("png");
-    Err(format!(
-        "possible is the name of a PNG image, which ends in .png; nearest is {}",
-        nearest.display()
-    ))
+    Err(Expected::from("the name of a PNG image, which ends in .png").nearest(nearest.display()))
 }
 
 /// A fraction of at most 0.1, as the published ranges of parameters.
-pub fn spread(text: &str) -> Result<f64, String> {
+pub fn spread(text: &str) -> Result<f64, Expected> {
     match text.parse::<f64>() {
         Ok(number) if (0.0..=0.1).contains(&number) => Ok(number),
-        Ok(number) => Err(format!(
-            "possible is a number from 0 to 0.1; nearest is {}",
-            if number > 0.1 { 0.1 } else { 0.0 }
-        )),
-        Err(_) => Err("possible is a number from 0 to 0.1, like 0.05".to_owned()),
+        Ok(number) => {
+            let nearest = if number > 0.1 { 0.1 } else { 0.0 };
+            Err(Expected::from("a number from 0 to 0.1").nearest(nearest))
+        }
+        Err(_) => Err("a number from 0 to 0.1, like 0.05".into()),
     }
 }
 
@@ -202,12 +193,10 @@ pub fn spread(text: &str) -> Result<f64, String> {
 pub struct Cores(pub Vec<usize>);
 
 /// A list of cores.
-pub fn cores(text: &str) -> Result<Cores, String> {
+pub fn cores(text: &str) -> Result<Cores, Expected> {
     let read = parse_cores(text).map(Cores);
-    read.ok_or_else(|| {
-        "possible is a list of numbers and ranges from 0 to 1023, like 0,4-7; nearest is 0"
-            .to_owned()
-    })
+    let expected = "a list of numbers and ranges from 0 to 1023, like 0,4-7";
+    read.ok_or_else(|| Expected::from(expected).nearest(0))
 }
 
 #[cfg(test)]
@@ -217,11 +206,21 @@ mod tests {
     #[test]
     fn reads_counts() {
         assert_eq!(count("16384"), Ok(16384));
-        assert!(count("0").unwrap_err().ends_with("nearest is 1"));
-        assert!(count("2.7").unwrap_err().ends_with("nearest is 2"));
+        assert!(count("0").unwrap_err().to_string().ends_with("help: try 1"));
+        assert!(
+            count("2.7")
+                .unwrap_err()
+                .to_string()
+                .ends_with("help: try 2")
+        );
         assert!(count("99999999999999999999").is_err());
         assert!(count("-3").is_err());
-        assert!(fraction("1.5").unwrap_err().ends_with("nearest is 1"));
+        assert!(
+            fraction("1.5")
+                .unwrap_err()
+                .to_string()
+                .ends_with("help: try 1")
+        );
         assert!(fraction("x").is_err());
         assert!(fraction("NaN").is_err());
     }
@@ -231,14 +230,14 @@ mod tests {
         assert_eq!(png("a/b.png"), Ok(PathBuf::from("a/b.png")));
         assert_eq!(png("B.PNG"), Ok(PathBuf::from("B.PNG")));
         for (asked, nearest) in [("x.jpg", "x.png"), ("a.b/x", "a.b/x.png")] {
-            let error = png(asked).unwrap_err();
-            assert!(error.ends_with(&format!("nearest is {nearest}")), "{error}");
+            let error = png(asked).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("help: try {nearest}")), "{error}");
         }
     }
 
     #[test]
     fn what_is_suggested_for_a_bounded_number_is_accepted() {
-        type Parser = fn(&str) -> Result<usize, String>;
+        type Parser = fn(&str) -> Result<usize, Expected>;
         let parsers: [(Parser, [&str; 6]); 3] = [
             (universe_grid, ["16", "512", "32", "64", "16", "16"]),
             (within::<8, 1024>, ["8", "1024", "33", "48", "9", "8"]),
@@ -249,15 +248,15 @@ mod tests {
                 .into_iter()
                 .zip(suggested)
             {
-                let error = parse(asked).unwrap_err();
-                assert!(error.ends_with(&format!("nearest is {nearest}")), "{error}");
-                assert_eq!(parse(nearest), nearest.parse().map_err(|_| String::new()));
+                let error = parse(asked).unwrap_err().to_string();
+                assert!(error.ends_with(&format!("help: try {nearest}")), "{error}");
+                assert_eq!(parse(nearest).ok(), nearest.parse().ok());
             }
         }
         for (asked, nearest) in [("-1", "0"), ("1e30", "18446744073709551615"), ("x", "0")] {
-            let error = seed(asked).unwrap_err();
+            let error = seed(asked).unwrap_err().to_string();
             assert!(error.contains("from 0 to 18446744073709551615"), "{error}");
-            assert!(error.ends_with(&format!("nearest is {nearest}")), "{error}");
+            assert!(error.ends_with(&format!("help: try {nearest}")), "{error}");
             assert!(seed(nearest).is_ok());
         }
     }

@@ -134,7 +134,7 @@ fn parse(text: &str) -> Result<Recorded, String> {
         return Err(format!(
             "the program under `program` has the digest {found}, `digest` is {}{}",
             file.digest,
-            Help::none().nearest("a trace as it was written")
+            Help::possible("a trace as it was written")
         ));
     }
     let mut by_step: ByStep = BTreeMap::new();

@@ -3,6 +3,7 @@
 use super::NamesName;
 use clap::Args;
 use partita::{KernelAxes, Selection};
+use partita_space::help::Expected;
 
 /// Names of weights of a file in the model, which are left, and their axis order.
 #[derive(Debug, Args)]
@@ -36,11 +37,12 @@ impl SelectionArgs {
     }
 }
 
-fn rename(text: &str) -> Result<(String, String), String> {
+fn rename(text: &str) -> Result<(String, String), Expected> {
     match text.split_once('=') {
         Some((old, new)) => Ok((old.to_owned(), new.to_owned())),
-        None => Err(format!(
-            "possible is the name in the file and that in the model, FROM=TO; nearest is `{text}=`, which drops it"
-        )),
+        None => Err(
+            Expected::from("the name in the file and that in the model, FROM=TO")
+                .nearest(format_args!("`{text}=`, which drops it")),
+        ),
     }
 }

@@ -76,17 +76,13 @@ fn model_refusal(line: &str) -> String {
 
 #[test]
 fn the_table_of_operations_has_all_operations_and_keys() {
-    let known = between(
-        &model_refusal("a = nothing x"),
-        "possible are ",
-        "; nearest",
-    );
+    let known = between(&model_refusal("a = nothing x"), "possible values: ", "\n");
     let table = rows("model.md", "## Operations", 3);
     assert_eq!(table.keys().cloned().collect::<Words>(), known);
     for (operation, keys) in table {
         let text = model_refusal(&format!("a = {operation} x no_key=1"));
         assert_eq!(
-            between(&text, "possible are ", "; nearest"),
+            between(&text, "possible values: ", "\n"),
             keys,
             "{operation}"
         );
@@ -101,7 +97,7 @@ fn the_tables_of_the_run_file_have_all_keys() {
             &["train", "r.toml"],
             &[("r.toml", &format!("{needed}{more}"))],
         );
-        between(&text, "possible are ", "; nearest")
+        between(&text, "possible values: ", "\n")
     };
     assert_eq!(names("run-file.md", "## Keys"), possible("no_key = 1"));
     let of_both: Words = ["adam", "adamw", "sgd", "lars", "lamb"]
@@ -118,7 +114,7 @@ fn the_tables_of_the_run_file_have_all_keys() {
             &needed.replace("\"d\"", "{ path = \"d\", no_key = 1 }"),
         )],
     );
-    let data = between(&data, "possible are ", "; nearest");
+    let data = between(&data, "possible values: ", "\n");
     assert_eq!(names("run-file.md", "## `[data]`"), data);
     let schedule = possible("[schedule]\nlearning_rate = 1\nno_key = 1");
     assert_eq!(names("run-file.md", "## `[schedule]`"), schedule);
@@ -147,7 +143,7 @@ fn the_table_of_machine_files_has_all_keys() {
         let more = ["--strategy", "data=1", "--machine", "./m.toml"];
         let arguments: Vec<&str> = arguments.into_iter().chain(more).collect();
         let text = refusal(&arguments, &[("m.toml", text)]);
-        between(text.trim_end(), "possible here: ", "; nearest")
+        between(text.trim_end(), "possible values: ", "\n")
     };
     // A key of a table stands as `table.key`, or as `table.*.key` where several tables have it.
     for (section, prefix) in [
@@ -195,7 +191,7 @@ fn the_tables_of_strategies_have_all_words() {
         refusal(&arguments, &[])
     };
     let words = names("strategies.md", "## Syntax");
-    let axes = between(strategy("no_axis=2").trim_end(), "the axes are ", ";");
+    let axes = between(strategy("no_axis=2").trim_end(), "the axes are ", "\n");
     let missing: Vec<&String> = axes.difference(&words).collect();
     assert!(missing.is_empty(), "strategies.md leaves out {missing:?}");
     for word in words.difference(&axes) {
@@ -203,9 +199,9 @@ fn the_tables_of_strategies_have_all_words() {
         let text = strategy(&format!("{word}=no_value,no_axis=2"));
         assert!(!text.contains(&format!("no axis `{word}`")), "{text}");
     }
-    let schedules = between(&strategy("stages=2,schedule=no"), "possible are ", ";");
+    let schedules = between(&strategy("stages=2,schedule=no"), "possible values: ", "\n");
     let known = names("strategies.md", "### Schedules");
     assert_eq!(known, schedules);
-    let shards = between(&strategy("shard=no"), "one of ", ";");
+    let shards = between(&strategy("shard=no"), "one of ", "\n");
     assert_eq!(names("strategies.md", "### Sharded training state"), shards);
 }

@@ -186,10 +186,13 @@ fn recorded_times_and_tasks_that_cannot_be_are_refused_with_file_and_entry() {
             let events = all["traceEvents"].as_array_mut().unwrap();
             events.retain(|event| event["args"]["task"] == 5);
         }),
-        ("is 1099511627776; possible are its `steps` 3", |all| {
-            all["traceEvents"][4]["args"]["step"] = record!(1u64 << 40);
-            all["traceEvents"][4]["ts"] = record!(1e12);
-        }),
+        (
+            "is 1099511627776\nhelp: possible values: its `steps` 3",
+            |all| {
+                all["traceEvents"][4]["args"]["step"] = record!(1u64 << 40);
+                all["traceEvents"][4]["ts"] = record!(1e12);
+            },
+        ),
         ("no task of step 2", |all| all["steps"] = record!([2, 3])),
         ("its `span_us`", |all| {
             let last = all["traceEvents"].as_array().unwrap().len() - 1;

@@ -111,9 +111,9 @@ fn what_cannot_be_made_is_refused_before_anything_is_written() {
     ));
     assert!(text.contains("leaves none to train on"), "{text}");
     let text = refusal(&cosmology(&out, "10", &["--validation", "1.5"]));
-    assert!(text.contains("nearest is 1"), "{text}");
+    assert!(text.contains("help: try 1"), "{text}");
     let text = refusal(&cosmology(&out, "0", &[]));
-    assert!(text.contains("nearest is 1"), "{text}");
+    assert!(text.contains("help: try 1"), "{text}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     fs::create_dir(&out).unwrap();
     fs::write(out.join("letter.txt"), "mine").unwrap();
@@ -135,9 +135,9 @@ fn what_a_disk_cannot_hold_is_refused_with_what_it_can() {
     };
     let text = made("1000000");
     assert!(text.contains("1000000 universes take"), "{text}");
-    assert!(text.contains("are free there; possible "), "{text}");
+    assert!(text.contains("are free there\nhelp: try "), "{text}");
     // Others write to the disk, too, so that a few samples fewer or more may fit by now.
-    if let Some((_, most)) = text.split_once("possible are 1 to ") {
+    if let Some((_, most)) = text.split_once("possible values: 1 to ") {
         let most: usize = most.split_once(' ').unwrap().0.parse().unwrap();
         let text = made(&(2 * most + 100).to_string());
         assert!(text.contains("are free there"), "{text}");
@@ -213,7 +213,7 @@ fn a_number_that_is_suggested_is_accepted() {
             |value: &str| refusal(&["data", verb, "--out", out, &format!("{option}={value}")]);
         let text = said(asked);
         assert!(text.contains(range), "{text}");
-        assert!(text.contains(&format!("nearest is {nearest}")), "{text}");
+        assert!(text.contains(&format!("help: try {nearest}")), "{text}");
         let text = said(nearest);
         assert!(text.contains("required"), "{text}");
     }

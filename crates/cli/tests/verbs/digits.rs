@@ -135,38 +135,34 @@ fn strings_that_cannot_be_made_are_refused_before_anything_is_written() {
         (
             "sort",
             &["--samples", "1001", "--digits", "3"][..],
-            "there are 1000; possible is 1 to 1000, nearest is 1000",
+            "there are 1000\nhelp: try 1000; possible values: 1 to 1000",
         ),
         (
             "reverse",
             &["--samples", "1111", "--digits", "3", "--vary"],
-            "nearest is 1110",
+            "help: try 1110",
         ),
         (
             "add",
             &["--samples", "101", "--digits", "1"],
-            "nearest is 100",
+            "help: try 100",
         ),
         (
             "add",
             &["--samples", "10", "--digits", "8", "--length", "16"],
-            "possible is 17 or more, nearest is 17",
+            "help: try 17; possible values: 17 or more",
         ),
         (
             "reverse",
             &["--samples", "10", "--digits", "8", "--length", "8"],
-            "nearest is 9",
+            "help: try 9",
         ),
         (
             "sort",
             &["--samples", "10", "--digits", "513"],
-            "from 1 to 512; nearest is 512",
+            "from 1 to 512\nhelp: try 512",
         ),
-        (
-            "sort",
-            &["--samples", "10", "--digits", "0"],
-            "nearest is 1",
-        ),
+        ("sort", &["--samples", "10", "--digits", "0"], "help: try 1"),
         (
             "sort",
             &["--samples", "10", "--digits", "3", "--validation", "1"],

@@ -193,7 +193,10 @@ fn the_best_weights_are_those_of_this_training() {
         "[checkpoint]\nkeep = 0\nbest = \"training_loss\"",
     );
     let told = refusal(&case, &run, &[]);
-    assert!(told.contains("possible is 1 or more with `best`"), "{told}");
+    assert!(
+        told.contains("expected 1 or more with `best`"),
+        "{told}"
+    );
 }
 
 /// The epoch after which a training with these losses ends.
@@ -341,9 +344,9 @@ fn targets_that_no_training_reaches_are_refused() {
             "target = { dice = 0.9 }",
             "target = { mean_dice = 0.9 } needs classes",
         ),
-        ("target = 0.9", "possible is a table"),
-        ("target = { dise = 0.9 }", "nearest is `target.dice`"),
-        ("target = { dice = 95 }", "at most 1; nearest is 0.95"),
+        ("target = 0.9", "expected a table"),
+        ("target = { dise = 0.9 }", "help: try `target.dice`"),
+        ("target = { dice = 95 }", "at most 1\nhelp: try 0.95"),
         (
             "target = { accuracy = 0 }",
             "a number above 0 and at most 1, like 0.95",

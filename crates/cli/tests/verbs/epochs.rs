@@ -133,7 +133,7 @@ fn what_an_epoch_needs_is_named() {
         ),
         (
             &["--validation-samples", "1020", "--dataset-samples", "1024"],
-            "nearest is `--validation-samples 1016`",
+            "help: try `--validation-samples 1016`",
         ),
         (
             &[
@@ -144,11 +144,11 @@ fn what_an_epoch_needs_is_named() {
                 "--dataset-samples",
                 "3",
             ],
-            "`--dataset-samples 8` or more, or `--batch 3` or less under a strategy that fits it; nearest is `--dataset-samples 8`",
+            "help: try `--dataset-samples 8` or more, or `--batch 3` or less under a strategy that fits it",
         ),
         (
             &["--validation-samples", "3", "--dataset-samples", "3"],
-            "3 sample(s), 3 of them validated, has too few for a step of 8; possible is `--dataset-samples 11` or more;",
+            "3 sample(s), 3 of them validated, has too few for a step of 8\nhelp: try `--dataset-samples 11` or more\n",
         ),
         (
             &[
@@ -159,7 +159,7 @@ fn what_an_epoch_needs_is_named() {
                 "--dataset-samples",
                 "99",
             ],
-            "nearest is 2",
+            "help: try 2",
         ),
         (
             &["--validation-samples", "8", "--kind", "evaluate"],

@@ -341,7 +341,7 @@ fn addresses_without_a_loader_are_refused_before_the_training_starts() {
     assert!(text.contains(&advice), "{text}");
     for (table, part) in [
         ("loaders = [\"node7\"]", "key `offload.loaders` is"),
-        ("loader = 1", "nearest is `offload.loaders`"),
+        ("loader = 1", "help: try `offload.loaders`"),
         ("credits = 0", "a whole number from 1 to 1024"),
         ("cores = \"3-1\"", "a list of cores"),
         ("timeout = \"90 s\"", "below `watchdog`, which is 60 s"),

@@ -64,7 +64,7 @@ fn a_folder_that_a_run_uses_is_refused_to_others() {
         let text = refusal(case.command("short.toml").args(options));
         assert!(text.contains("in use"), "{text}");
         assert!(text.contains(&format!("process {}", first.id())), "{text}");
-        assert!(text.contains("nearest is output = \"out-2\""), "{text}");
+        assert!(text.contains("help: try output = \"out-2\""), "{text}");
     }
     first.signal("TERM");
     assert_eq!(first.end().0.code(), Some(130));
@@ -181,7 +181,7 @@ fn the_folder_that_a_refusal_suggests_can_be_written_to() {
             case.command("run.toml")
         };
         let said = refusal(&mut with(output));
-        let (_, nearest) = said.split_once("nearest is output = \"").unwrap();
+        let (_, nearest) = said.split_once("help: try output = \"").unwrap();
         let (nearest, _) = nearest.split_once('"').unwrap();
         assert!(!case.path(nearest).exists(), "{output}: {said}");
         succeed(&mut with(nearest));

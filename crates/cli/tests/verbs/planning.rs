@@ -63,7 +63,7 @@ fn what_does_not_fit_in_memory_is_refused() {
         assert_eq!(record.get("reason").is_none(), fits, "{record}");
     }
     for (limit, expected) in [
-        ("686MiB", "possible are more ranks"),
+        ("686MiB", "help: try more ranks"),
         // Less than the software takes beside any program.
         ("1MiB", "context and workspace of the software alone take"),
     ] {

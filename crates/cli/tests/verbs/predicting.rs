@@ -165,7 +165,7 @@ fn machines_are_found_by_path_and_refused_by_name() {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     assert_eq!(json(&arguments)["machine"], "mine");
     for (asked, expected) in [
-        ("lasen", "did you mean `lassen`?"),
+        ("lasen", "help: try `lassen`"),
         (
             "leonardo",
             "abci, dgx-a100, dgx-b200, dgx-h100, dgx-h200, frontera, frontier, fugaku, juwels-booster, lassen, pascal-roce, perlmutter, summit",
@@ -289,8 +289,8 @@ fn forward_steps_are_predicted() {
 #[test]
 fn every_built_in_machine_predicts() {
     let names = refusal(&asked_on("none"));
-    let known = names.split_once("machines are ").unwrap().1;
-    let known = known.split_once(';').unwrap().0;
+    let known = names.split_once("possible values: ").unwrap().1;
+    let known = known.split_once(", or a path").unwrap().0;
     let known: Vec<&str> = known.split(", ").collect();
     for name in ["dgx-a100", "dgx-h100", "frontera", "lassen", "summit"] {
         assert!(known.contains(&name), "{known:?}");
@@ -562,35 +562,35 @@ fn faulty_tables_of_layers_are_refused() {
     for (text, expected) in [
         (
             "[layers]\n\"features.O\" = { forward = \"1 ms\" }",
-            "nearest is `features.0`",
+            "help: try `features.0`",
         ),
         ("[layers]\nx = { forward = \"1 m\" }", "layers.x.forward"),
         ("[layers]\nx = { forwards = \"1 ms\" }", "forwards"),
-        ("samples = 0\n[layers]\n", "nearest is 1"),
+        ("samples = 0\n[layers]\n", "help: try 1"),
         (
             "samples = -3\n[layers]\n",
-            "line 1: `samples` is -3; possible is a whole number",
+            "line 1: `samples` is -3, expected a whole number",
         ),
         ("samples = 1.5\n[layers]\n", "`samples` is 1.5"),
         ("samples = 4", "layers"),
         (
             "[layers]\nx = \"1 ms\"",
-            "line 2: `layers.x` is \"1 ms\"; possible is a time of at least one pass",
+            "line 2: `layers.x` is \"1 ms\", expected a time of at least one pass",
         ),
         (
             "[layers]\nx = { forward = 1.2 }",
-            "`layers.x.forward` is 1.2; possible is a number with a unit",
+            "`layers.x.forward` is 1.2, expected a number with a unit",
         ),
-        ("[layers]\n", "`layers` is empty; possible is a time"),
+        ("[layers]\n", "`layers` is empty, expected a time"),
         ("[layers]\nx = {}", "`layers.x` is empty"),
         (
             "samples = 4\n[layers]\nx = { forwards = \"1 ms\" }",
-            "layers.toml, line 3: `layers.x.forwards` is an unknown key; possible are `forward` and `backward`; nearest is \
+            "layers.toml, line 3: `layers.x.forwards` is an unknown key, expected `forward` or `backward`\nhelp: try \
              `forward`",
         ),
         (
             "[layers]\nx = { forward = \"1 m\" }",
-            "is \"1 m\"; possible is a number",
+            "is \"1 m\", expected a number",
         ),
     ] {
         std::fs::write(&file, text).unwrap();
@@ -721,14 +721,14 @@ fn a_precision_that_a_machine_lacks_is_refused() {
         ]
         .concat(),
     );
-    assert!(error.contains("possible are f32, f16"), "{error}");
+    assert!(error.contains("possible values: f32, f16"), "{error}");
     assert!(error.contains("device.rates.bf16"), "{error}");
     let error = asked("dgx-h100", "tf32");
     assert!(
         error.contains("`partita-opencl` computes in f32"),
         "{error}"
     );
-    let possible = "possible are `--precision f32`, `--precision bf16` and `--precision f16`";
+    let possible = "possible values: `--precision f32`, `--precision bf16` and `--precision f16`";
     let errors = [
         asked("here", "tf32"),
         refusal(

@@ -109,7 +109,7 @@ fn auto_names_the_batch_norm_over_one_value() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     let named = said.contains("auto") && said.contains("`n`");
     assert!(
-        named && said.contains("nearest valid choice is a mini-batch of 2"),
+        named && said.contains("help: try a mini-batch of 2"),
         "{said}"
     );
 }

@@ -18,44 +18,44 @@ fn assert_refused(cases: &[(&str, &str, &str, &str)]) {
 #[test]
 fn axes_and_values_that_do_not_exist_are_refused_with_the_nearest() {
     assert_refused(&[
-        ("2", "2", "dept=2", "did you mean `depth`?"),
+        ("2", "2", "dept=2", "help: try `depth`"),
         ("2", "2", "time=2", "the axes are data, depth"),
         ("2", "2", "depth", "not of the form axis=number"),
-        ("2", "2", "data:2", "(nearest is `data=2`)"),
-        ("2", "2", "depth2", "(nearest is `depth=2`)"),
-        ("2", "2", "depth=2; dta 2", "(nearest is `data=2`)"),
-        ("4", "2", "data=2 depth=2", "nearest is `data=2,depth=2`"),
-        ("2", "2", "dp=2", "did you mean `data`?"),
-        ("2", "2", "D=2", "did you mean `depth`?"),
-        ("2", "2", "tp=2", "did you mean `filter`?"),
-        ("2", "2", "pp=2", "did you mean `stages`?"),
+        ("2", "2", "data:2", "help: try `data=2`"),
+        ("2", "2", "depth2", "help: try `depth=2`"),
+        ("2", "2", "depth=2; dta 2", "help: try `data=2`"),
+        ("4", "2", "data=2 depth=2", "help: try `data=2,depth=2`"),
+        ("2", "2", "dp=2", "help: try `data`"),
+        ("2", "2", "D=2", "help: try `depth`"),
+        ("2", "2", "tp=2", "help: try `filter`"),
+        ("2", "2", "pp=2", "help: try `stages`"),
         (
             "2",
             "2",
             "depth=two",
-            "possible is a whole number, at least 1",
+            "possible values: a whole number, at least 1",
         ),
-        ("2", "2", "depth=0", "nearest is `depth=1`"),
-        ("2", "2", "data=2,micro=-4", "nearest is `micro=4`"),
+        ("2", "2", "depth=0", "help: try `depth=1`"),
+        ("2", "2", "data=2,micro=-4", "help: try `micro=4`"),
         (
             "2",
             "2",
             "data=2,shard=optimiser",
-            "nearest is `shard=optimizer`",
+            "help: try `shard=optimizer`",
         ),
-        ("2", "2", "data=2,overlap=no", "nearest is `overlap=off`"),
-        ("2", "2", "data=2,fuse=true", "nearest is `fuse=on`"),
+        ("2", "2", "data=2,overlap=no", "help: try `overlap=off`"),
+        ("2", "2", "data=2,fuse=true", "help: try `fuse=on`"),
         (
             "2",
             "2",
             "depth=2; conv1: halo=group",
-            "nearest is `halo=grouped`",
+            "help: try `halo=grouped`",
         ),
         (
             "2",
             "2",
             "depth=2; conv1: recompute=yes",
-            "nearest is `recompute=on`",
+            "help: try `recompute=on`",
         ),
         ("2", "2", "auto", "such as `data=2`"),
         ("2", "2", "", "not of the form axis=number"),
@@ -65,7 +65,7 @@ fn axes_and_values_that_do_not_exist_are_refused_with_the_nearest() {
             "2",
             "2",
             "data=4294967296,depth=4294967296",
-            "nearest is `data=1048576`",
+            "help: try `data=1048576`",
         ),
     ]);
 }
@@ -75,13 +75,13 @@ fn strategies_that_do_not_fit_ranks_and_batch_are_refused_with_the_nearest() {
     assert_refused(&[
         ("8", "8", "data=3,depth=2", "`data=4,depth=2` for 8"),
         ("3", "8", "depth=2", "`data=3` for 3"),
-        ("9", "8", "depth=2", "choose ranks = 2"),
+        ("9", "8", "depth=2", "help: try ranks = 2"),
         ("8", "8", "filter=8", "the filters of `fc3` of 4"),
         (
             "64",
             "8",
             "filter=64",
-            "is filter=4 with ranks = 4, or `; conv1: F=-; ",
+            "help: try filter=4 with ranks = 4, or `; conv1: F=-; ",
         ),
         ("33", "2", "depth=33", "depth=32"),
         ("4", "2", "data=4", "data=2"),
@@ -99,8 +99,13 @@ fn strategies_that_do_not_fit_layers_are_refused_with_the_nearest() {
             "depth=2; conv*..: D=-",
             "in which `*` cannot stand",
         ),
-        ("2", "2", "filter=2; fc9: F=-", "nearest is `fc1`"),
-        ("2", "2", "depth=2; conv1: D=width", "possible are `depth`"),
+        ("2", "2", "filter=2; fc9: F=-", "help: try `fc1`"),
+        (
+            "2",
+            "2",
+            "depth=2; conv1: D=width",
+            "possible values: `depth`",
+        ),
         (
             "2",
             "2",
@@ -111,13 +116,13 @@ fn strategies_that_do_not_fit_layers_are_refused_with_the_nearest() {
             "2",
             "2",
             "branch=2",
-            "the axes possible here are data, depth, height, width, filter, channel",
+            "possible values: data, depth, height, width, filter, channel",
         ),
         (
             "2",
             "2",
             "depth=2; pool1: F=depth",
-            "possible are N, D, H, W and C",
+            "possible values: N, D, H, W and C",
         ),
         (
             "2",
@@ -143,17 +148,17 @@ fn what_a_refusal_suggests_is_possible() {
         "schedule=gems*16384",
     ] {
         let text = refusal(&lower("2", "2", &format!("{staged},{asked}")));
-        let (_, nearest) = text.split_once("nearest is `").unwrap();
-        let nearest = nearest.trim_end().trim_end_matches('`');
+        let (_, nearest) = text.split_once("help: try `").unwrap();
+        let (nearest, _) = nearest.split_once('`').unwrap();
         answer(&lower("2", "2", &format!("{staged},{nearest}")));
     }
     let text = refusal(&lower("8", "8", "filter=8"));
-    let nearest = "is data=2,filter=4, or `; fc3: F=-` to leave this layer out";
+    let nearest = "help: try data=2,filter=4, or `; fc3: F=-` to leave this layer out";
     assert!(text.trim_end().ends_with(nearest), "{text}");
     answer(&lower("8", "8", "data=2,filter=4"));
     answer(&lower("8", "8", "filter=8; fc3: F=-"));
     let text = refusal(&lower("2", "2", "depth=2.5"));
-    assert!(text.contains("nearest is `depth=2`"), "{text}");
+    assert!(text.contains("help: try `depth=2`"), "{text}");
     answer(&lower("2", "2", "depth=2"));
     let plan = |memory: &str| {
         let asked = ["--ranks", "1", "--batch", "1", "--memory", memory];
@@ -164,7 +169,7 @@ fn what_a_refusal_suggests_is_possible() {
     };
     let memory = plan("18446744073709551616B");
     let text = refusal(&memory.split(' ').collect::<Vec<_>>());
-    assert!(text.contains("nearest is `8192TiB`"), "{text}");
+    assert!(text.contains("help: try `8192TiB`"), "{text}");
     answer(&plan("8192TiB").split(' ').collect::<Vec<_>>());
 }
 
@@ -179,7 +184,7 @@ fn numbers_that_make_no_sense_are_refused() {
     ] {
         let text = refusal(&lower(ranks, batch, "data=1"));
         assert!(
-            text.contains("nearest is 1") || text.contains("unexpected argument"),
+            text.contains("help: try 1") || text.contains("unexpected argument"),
             "{text}"
         );
     }
@@ -205,15 +210,15 @@ fn sizes_that_cannot_be_counted_are_refused_by_name() {
     for (strategy, expected) in [
         (
             "micro=2,stages=[1|1],schedule=gems*9223372036854775808",
-            "with N from 1 to 8192; nearest is `schedule=gems`",
+            "help: try `schedule=gems`; possible values: gems*N with N from 1 to 8192",
         ),
         (
             "micro=2,stages=[1|1],schedule=interleaved*9223372036854775808",
-            "nearest is `schedule=interleaved*2`",
+            "help: try `schedule=interleaved*2`",
         ),
         (
             "data=2,micro=9223372036854775808",
-            "nearest is `micro=16384`",
+            "help: try `micro=16384`",
         ),
     ] {
         let text = refusal(&lower("2", "2", strategy));
@@ -229,7 +234,7 @@ fn sizes_that_cannot_be_counted_are_refused_by_name() {
     for verb in ["lower", "predict"] {
         let batch = [verb, model, "--ranks", "1", "--batch", "65"];
         let text = refusal(&[&batch[..], &["--strategy", "data=1"]].concat());
-        let nearest = "the nearest valid choice is a mini-batch of 64";
+        let nearest = "help: try a mini-batch of 64";
         assert!(text.contains(nearest), "{text}");
     }
     let plan = ["plan", model, "--ranks", "1", "--batch", "65"];
@@ -272,10 +277,10 @@ fn threads_that_cannot_be_started_are_refused() {
     let calibrate = ["calibrate", "--ranks", "1", "--threads", "16777216"];
     let text = refusal(&[&calibrate[..], &["--output", file.to_str().unwrap()]].concat());
     assert!(text.contains("1 rank(s) of 16777216 thread(s)"), "{text}");
-    assert!(text.contains("nearest is `threads = "), "{text}");
+    assert!(text.contains("help: try `threads = "), "{text}");
     let calibrate = ["calibrate", "--ranks", "1048576", "--threads", "1"];
     let text = refusal(&[&calibrate[..], &["--output", file.to_str().unwrap()]].concat());
-    assert!(text.contains("nearest is `ranks = "), "{text}");
+    assert!(text.contains("help: try `ranks = "), "{text}");
 }
 
 #[test]

@@ -200,7 +200,7 @@ fn a_dataset_stays_in_memory_where_it_fits() {
     let expected_cut = "41029632 samples (as published, cut to the size of the model's)";
     assert!(text.contains(expected_cut), "{text}");
     let text = refusal(&[&few[..], &["--dataset-samples", "7"]].concat());
-    assert!(text.contains("nearest is `--dataset-samples 8`"), "{text}");
+    assert!(text.contains("help: try `--dataset-samples 8`"), "{text}");
     let text = refusal(&with(&["--dataset-samples", "382", "--io", "store"]));
     assert!(
         text.contains(expected) && text.contains("--io files"),
@@ -216,18 +216,18 @@ fn a_dataset_stays_in_memory_where_it_fits() {
 fn unknown_software_is_refused_with_the_nearest() {
     let text = refusal(&with(&["--software", "lban"]));
     assert!(text.contains("unknown software `lban`"), "{text}");
-    assert!(text.contains("did you mean `lbann`?"), "{text}");
+    assert!(text.contains("help: try `lbann`"), "{text}");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bad.toml");
     let file = path.to_str().unwrap();
     let own = include_str!("../../../../software/partita-cudnn.toml");
     for (from, to, expected) in [
-        ("context", "contxt", "did you mean `context`?"),
+        ("context", "contxt", "help: try `context`"),
         ("\"450 MB\"", "\"450\"", "`memory.context` is \"450\""),
         (
             "data_store",
             "strategy = { value = \"data=4\", source = \"x\" }\ndata_store",
-            "possible are settings of all layers: overlap, fuse, batch_norm, bucket",
+            "possible values: settings of all layers: overlap, fuse, batch_norm, bucket",
         ),
         (
             "data_store",
@@ -280,7 +280,7 @@ fn folders_do_not_hide_machines_and_profiles() {
     assert!(errors.contains("it is a folder"), "{errors}");
     let errors = with("lassen.toml").stderr;
     let errors = String::from_utf8_lossy(&errors);
-    assert!(errors.contains("nearest is `lassen`"), "{errors}");
+    assert!(errors.contains("help: try `lassen`"), "{errors}");
 }
 
 /// Milliseconds of a step on an NVIDIA H200: `records/2026-11-26-gpu-h200.md`. Those in f16 were not fitted to.

@@ -72,7 +72,7 @@ fn a_training_starts_loaders_and_validators_and_divides_the_validation() {
     // Two validation samples are one mini-batch.
     let many = run_file(&case, "many", 3, &top, "[offload]\nvalidators = 2");
     let text = refusal(&case, &many);
-    assert!(text.contains("nearest is 1"), "{text}");
+    assert!(text.contains("help: try 1"), "{text}");
 }
 
 #[test]

@@ -61,5 +61,5 @@ fn notes_of_a_training_are_in_the_words_of_the_run_file() {
     assert!(!said.contains("micro=2"), "{said}");
     assert!(!answer.contains("median of 0"), "{answer}");
     let text = case.refusal("train parts.toml --no-prediction --strategy atuo");
-    assert!(text.contains("nearest is `auto`"), "{text}");
+    assert!(text.contains("help: try `auto`"), "{text}");
 }

@@ -238,10 +238,10 @@ fn averages_go_on_after_a_resumption() {
 fn decays_that_are_not_between_0_and_1_are_refused() {
     let case = case();
     for (asked, says) in [
-        ("1", "nearest is 0.9999999"),
+        ("1", "help: try 0.9999999"),
         ("0", "without `ema` the weights themselves are saved"),
         ("-0.5", "without `ema`"),
-        ("\"0.99\"", "nearest is 0.99"),
+        ("\"0.99\"", "help: try 0.99"),
         ("true", "a number above 0 and below 1, like 0.999"),
     ] {
         case.run_file(
@@ -254,7 +254,7 @@ fn decays_that_are_not_between_0_and_1_are_refused() {
         assert!(text.contains(says), "{text}");
     }
     let text = case.refusal("predict alexnet@224 --ranks 1 --batch 2 --strategy data=1 --ema 1");
-    assert!(text.contains("nearest is 0.9999999"), "{text}");
+    assert!(text.contains("help: try 0.9999999"), "{text}");
 }
 
 /// What a rank keeps of each weight is known before the run.

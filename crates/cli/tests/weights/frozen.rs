@@ -76,9 +76,9 @@ fn frozen_layers_keep_their_weights() {
 fn frozen_layers_that_are_not_there_are_refused() {
     let case = case();
     for (freeze, says) in [
-        ("\"c3\"", "nearest is c"),
+        ("\"c3\"", "help: try c"),
         ("\"c*\", \"d*\"", "`d*` fits no layer"),
-        ("\"*\"", "nearest is to train c2"),
+        ("\"*\"", "help: try to train c2"),
         ("3", "a list of layers or parameters"),
     ] {
         let more = format!(

@@ -98,7 +98,7 @@ fn prefixes_of_wrappers_are_dropped_where_all_names_then_fit() {
         "{text}"
     );
     let text = case.refusal("evaluate run.toml --rename c1");
-    assert!(text.contains("nearest is `c1=`"), "{text}");
+    assert!(text.contains("help: try `c1=`"), "{text}");
 }
 
 #[test]

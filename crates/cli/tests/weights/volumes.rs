@@ -39,7 +39,7 @@ fn networks_that_span_positions_are_evaluated_by_tiles() {
     assert_ne!(whole["metrics"]["loss"], evaluated["metrics"]["loss"]);
     let refused = case.refusal("evaluate normed.toml --overlap 1");
     assert!(
-        refused.contains("from 0 to below 1; nearest is 0.9"),
+        refused.contains("from 0 to below 1\nhelp: try 0.9"),
         "{refused}"
     );
     let refused = case.refusal("evaluate normed.toml --volumes whole --tile-weights constant");
