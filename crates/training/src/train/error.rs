@@ -212,11 +212,7 @@ pub enum TrainError {
         checkpoint: LastCheckpoint,
     },
     /// A metric by which the best checkpoint is chosen or a training ends is none of the run.
-    #[error(
-        "{key} needs {need}, which {} does not give{}",
-        data.display(),
-        Help::possible(possible)
-    )]
+    #[error("{key} needs {need}, which {} does not give{}", data.display(), Help::possible(possible))]
     NoMetric {
         /// The metric with its key.
         key: String,
@@ -252,8 +248,7 @@ pub enum Mismatch {
     /// The shapes of samples differ.
     #[error(
         "model `{model}` reads samples of {input}; {} holds samples of {samples}{}",
-        data.display(),
-        Help::possible("a model or a dataset with the shape of the other")
+        data.display(), Help::possible("a model or a dataset with the shape of the other")
             .nearest(nearest)
     )]
     Samples {
@@ -286,8 +281,7 @@ pub enum Mismatch {
     /// The model outputs a value per position, the dataset has vectors.
     #[error(
         "model `{model}` outputs {output}, a value per position; {} has vectors of {targets} target(s){}",
-        data.display(),
-        Help::none()
+        data.display(), Help::none()
             .nearest(format_args!("a model that ends in a vector of {targets}"))
     )]
     Vectors {
@@ -319,8 +313,7 @@ pub enum Mismatch {
     /// The model is a regression, the dataset has classes.
     #[error(
         "model `{model}` outputs numbers; {} holds {labels}{}",
-        data.display(),
-        Help::none().nearest("a model that ends in `softmax_cross_entropy`")
+        data.display(), Help::none().nearest("a model that ends in `softmax_cross_entropy`")
     )]
     Numbers {
         /// Name of the model.
@@ -333,8 +326,7 @@ pub enum Mismatch {
     /// The shapes of class labels differ.
     #[error(
         "model `{model}` gives {output}; {} holds {labels}{}",
-        data.display(),
-        Help::none().nearest(format_args!("a model that gives {labels}"))
+        data.display(), Help::none().nearest(format_args!("a model that gives {labels}"))
     )]
     Labels {
         /// Name of the model.
@@ -349,8 +341,7 @@ pub enum Mismatch {
     /// The dataset has more classes than the model.
     #[error(
         "model `{model}` distinguishes {known} classes; {} has {classes}{}",
-        data.display(),
-        Help::possible(format_args!("a model that ends in {classes} channels or more"))
+        data.display(), Help::possible(format_args!("a model that ends in {classes} channels or more"))
             .nearest(classes)
     )]
     Classes {
@@ -364,20 +355,13 @@ pub enum Mismatch {
         classes: usize,
     },
     /// The dataset has no training samples.
-    #[error(
-        "{} has no training samples{}",
-        data.display(),
-        Help::none().nearest("a dataset with at least one")
-    )]
+    #[error("{} has no training samples{}", data.display(), Help::none().nearest("a dataset with at least one"))]
     Empty {
         /// The dataset.
         data: PathBuf,
     },
     /// The model gives no classes.
-    #[error(
-        "model `{model}` is a regression, so it gives no {asked}{}",
-        Help::none().code("--output scores")
-    )]
+    #[error("model `{model}` is a regression, so it gives no {asked}{}", Help::none().code("--output scores"))]
     NoClasses {
         /// Name of the model.
         model: String,
@@ -387,8 +371,7 @@ pub enum Mismatch {
     /// The outputs of the model are no volumes.
     #[error(
         "{}: model `{model}` gives one position for each sample, which is no volume for NIfTI{}",
-        file.display(),
-        Help::possible(".h5, .hdf5 and .npy")
+        file.display(), Help::possible(".h5, .hdf5 and .npy")
             .nearest(file.with_extension("").with_extension("h5").display())
     )]
     NoVolume {
@@ -406,11 +389,7 @@ pub enum Mismatch {
         found: &'static str,
     },
     /// A split has no samples.
-    #[error(
-        "{} has no samples in the split `{split}`{}",
-        data.display(),
-        Help::none().nearest(nearest)
-    )]
+    #[error("{} has no samples in the split `{split}`{}", data.display(), Help::none().nearest(nearest))]
     EmptySplit {
         /// The dataset.
         data: PathBuf,
@@ -422,8 +401,7 @@ pub enum Mismatch {
     /// The batch is larger than the dataset.
     #[error(
         "batch = {batch} is requested, but {} has {samples} training samples{}",
-        data.display(),
-        Help::possible(format_args!("batch = 1 to {samples}"))
+        data.display(), Help::possible(format_args!("batch = 1 to {samples}"))
             .nearest(format_args!("batch = {samples}"))
     )]
     Batch {
@@ -437,8 +415,7 @@ pub enum Mismatch {
     /// A schedule that follows the validation loss, without validation samples.
     #[error(
         "`schedule.kind` is \"plateau\", which follows the validation loss, but {} has no validation samples{}",
-        data.display(),
-        Help::possible("a dataset with some, or another kind").nearest("\"cosine\"")
+        data.display(), Help::possible("a dataset with some, or another kind").nearest("\"cosine\"")
     )]
     Plateau {
         /// The dataset.
@@ -447,8 +424,7 @@ pub enum Mismatch {
     /// The samples of an update are more than the dataset has.
     #[error(
         "accumulate = {accumulate} is requested with batch = {batch}, but {} has {samples} training samples{}",
-        data.display(),
-        Help::possible(format_args!("accumulate = 1 to {nearest}"))
+        data.display(), Help::possible(format_args!("accumulate = 1 to {nearest}"))
             .nearest(format_args!("accumulate = {nearest}"))
     )]
     Accumulated {
@@ -518,8 +494,7 @@ pub enum OutputError {
     /// Nothing can be written there.
     #[error(
         "output = \"{}\" {found}{}",
-        output.display(),
-        Help::possible("any folder that can be written to")
+        output.display(), Help::possible("any folder that can be written to")
             .nearest(format_args!("output = \"{}\"", nearest.display()))
     )]
     Unsuited {
@@ -533,8 +508,7 @@ pub enum OutputError {
     /// It holds a run that may not be replaced.
     #[error(
         "output = \"{}\" already holds a run ({}){}",
-        output.display(), files.join(", "),
-        Help::none().nearest(format_args!(
+        output.display(), files.join(", "), Help::none().nearest(format_args!(
             "output = \"{}\", or replace that run with `--overwrite`, or with `overwrite = true` in the run file{}",
             nearest.display(), or_resume(files)
         ))
