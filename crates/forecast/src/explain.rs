@@ -239,7 +239,10 @@ pub fn scaling(subject: &Subject<'_, '_>) -> Result<Scaling, PlanningError> {
         }
         strategy = match doubled(&strategy, training.graph, training.batch) {
             Ok(strategy) => strategy,
-            Err(end) => return Ok(Scaling { points, end }),
+            Err(error) => {
+                let end = error.to_string();
+                return Ok(Scaling { points, end });
+            }
         };
         let then = Request {
             strategy: &strategy,

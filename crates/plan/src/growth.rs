@@ -1,25 +1,30 @@
 //! Scaling of a strategy to more ranks.
 
 use partita_graph::Graph;
-use partita_lower::Strategy;
+use partita_lower::{Strategy, StrategyError};
 use partita_space::help::Message;
 use partita_space::{AXES, Axis, Mesh};
+
+/// No axis of a strategy can grow.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{}", .0.iter().map(|reason| Message::of(reason).inline()).collect::<Vec<_>>().join("; "))]
+pub struct CannotGrow(pub Vec<StrategyError>);
 
 /// The strategy for twice the ranks: with twice the extent of the first of its axes for which it is valid, data
 /// first.
 ///
 /// Errors: why each axis that it has cannot grow.
-pub fn doubled(strategy: &Strategy, graph: &Graph, batch: usize) -> Result<Strategy, String> {
+pub fn doubled(strategy: &Strategy, graph: &Graph, batch: usize) -> Result<Strategy, CannotGrow> {
     let is_own = |axis: &Axis| *axis == Axis::Data || strategy.extent(*axis) > 1;
-    let mut reasons: Vec<String> = Vec::new();
+    let mut reasons = Vec::new();
     for axis in AXES.into_iter().filter(is_own) {
         let grown = grown(strategy, axis);
         match grown.check(graph, batch) {
             Ok(()) => return Ok(grown),
-            Err(error) => reasons.push(Message::of(&error).inline()),
+            Err(error) => reasons.push(error),
         }
     }
-    Err(reasons.join("; "))
+    Err(CannotGrow(reasons))
 }
 
 /// The largest number of ranks to which a strategy can be doubled along its own axes, and why not to more.
@@ -28,7 +33,7 @@ pub fn ranks_max(strategy: &Strategy, graph: &Graph, batch: usize) -> (usize, St
     while grown.ranks() < Mesh::RANKS_MAX {
         match doubled(&grown, graph, batch) {
             Ok(more) => grown = more,
-            Err(reason) => return (grown.ranks(), reason),
+            Err(error) => return (grown.ranks(), error.to_string()),
         }
     }
     (grown.ranks(), "a mesh has no more ranks".to_owned())
@@ -58,14 +63,16 @@ mod tests {
             next("data=4,depth=2,overlap=off; fc1..: F=depth"),
             Ok(asked("data=4,depth=4,overlap=off; fc1..: F=depth"))
         );
-        let reason = next("data=4").unwrap_err();
+        let reason = next("data=4").unwrap_err().to_string();
         assert!(reason.contains("data=8"), "{reason}");
     }
 
     #[test]
     fn no_mesh_grows_beyond_the_largest() {
         let graph = partita_graph::zoo::build("cosmoflow@32").unwrap();
-        let reason = doubled(&asked("data=786432"), &graph, 1 << 24).unwrap_err();
+        let reason = doubled(&asked("data=786432"), &graph, 1 << 24)
+            .unwrap_err()
+            .to_string();
         assert!(reason.contains("1048576"), "{reason}");
     }
 

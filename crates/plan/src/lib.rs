@@ -68,7 +68,7 @@ mod simulated_cuts;
 pub use balance::{BalanceError, Balanced};
 pub use candidates::{candidates, hybrids};
 pub use closed::{ClosedForm, closed_form};
-pub use growth::{doubled, ranks_max};
+pub use growth::{CannotGrow, doubled, ranks_max};
 pub use layers::{FixedCosts, StageCosts};
 pub use partition::balance;
 pub use per_layer::PerLayer;

@@ -1,7 +1,8 @@
 //! Submeshes: meshes of some of the ranks.
 
-use crate::{AXES, Axis, AxisSet, Coord, Mesh, Rank};
+use crate::{AXES, Axis, AxisSet, Coord, Mesh, MeshError, Rank};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// A mesh of some of the ranks, on which a stage or a branch of a network runs.
 ///
@@ -31,10 +32,41 @@ struct Fields {
     jump: u32,
 }
 
-impl TryFrom<Fields> for Submesh {
-    type Error = String;
+/// A text that is no submesh.
+#[derive(Debug)]
+enum SubmeshError {
+    /// Its extents are those of no mesh.
+    Mesh(MeshError),
+    /// Runs that do not divide the coordinates along `data`.
+    Runs { data: u32, run: u32 },
+    /// An axis whose ranks would be one.
+    NoStride,
+    /// A rank beyond the most.
+    Rank(u64),
+}
 
-    fn try_from(fields: Fields) -> Result<Self, String> {
+impl fmt::Display for SubmeshError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mesh(error) => error.fmt(f),
+            Self::Runs { data, run } => write!(
+                f,
+                "a submesh has {data} coordinates along data in runs of {run}, which must divide them"
+            ),
+            Self::NoStride => write!(f, "a submesh has an axis of stride 0"),
+            Self::Rank(rank) => write!(
+                f,
+                "a submesh has rank {rank}; at most {} ranks are possible",
+                Mesh::RANKS_MAX
+            ),
+        }
+    }
+}
+
+impl TryFrom<Fields> for Submesh {
+    type Error = SubmeshError;
+
+    fn try_from(fields: Fields) -> Result<Self, SubmeshError> {
         let Fields {
             extents,
             strides,
@@ -49,12 +81,12 @@ impl TryFrom<Fields> for Submesh {
             run,
             jump,
         };
-        Mesh::try_from(extents.map(|extent| extent as usize)).map_err(|error| error.to_string())?;
+        Mesh::try_from(extents.map(|extent| extent as usize)).map_err(SubmeshError::Mesh)?;
         if run == 0 || !extents[0].is_multiple_of(run) {
-            return Err(format!(
-                "a submesh has {} coordinates along data in runs of {run}, which must divide them",
-                extents[0]
-            ));
+            return Err(SubmeshError::Runs {
+                data: extents[0],
+                run,
+            });
         }
         let runs = extents[0] / run;
         let mut steps = vec![(runs, jump), (run, strides[0])];
@@ -63,7 +95,7 @@ impl TryFrom<Fields> for Submesh {
             .iter()
             .any(|&(extent, stride)| extent > 1 && stride == 0)
         {
-            return Err("a submesh has an axis of stride 0".to_owned());
+            return Err(SubmeshError::NoStride);
         }
         let last = steps.iter().fold(u64::from(first), |last, step| {
             last.saturating_add(u64::from(step.0 - 1) * u64::from(step.1))
@@ -71,10 +103,7 @@ impl TryFrom<Fields> for Submesh {
         if last < Mesh::RANKS_MAX as u64 {
             Ok(submesh)
         } else {
-            Err(format!(
-                "a submesh has rank {last}; at most {} ranks are possible",
-                Mesh::RANKS_MAX
-            ))
+            Err(SubmeshError::Rank(last))
         }
     }
 }

@@ -41,14 +41,32 @@ pub struct Database {
 
 type Settings = BTreeMap<Setting, Measurements>;
 
+/// What the file of measured times cannot hold.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotStorable {
+    /// More than a column holds.
+    #[error("{0} is not a number of cores, ranks or threads")]
+    Number(usize),
+    /// A list without points.
+    #[error("a list of measured points is empty")]
+    NoPoints,
+    /// A time of 0.
+    #[error("{0} for {1} is not a measured time")]
+    NoTime(Seconds, Bytes),
+    /// More bytes than a column holds.
+    #[error("{} bytes is not a size of a message or read", .0.0)]
+    Size(Bytes),
+    /// A time beyond the bounds.
+    #[error("{:e} s is not a time of a kernel, message or read", .0.0)]
+    Time(Seconds),
+}
+
 impl Setting {
     /// Errors: numbers that no column holds.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), NotStorable> {
         let numbers = [self.cores, self.ranks, self.at_work, self.threads];
         match numbers.iter().find(|number| **number as u64 > NUMBER_MAX) {
-            Some(number) => Err(format!(
-                "{number} is not a number of cores, ranks or threads"
-            )),
+            Some(number) => Err(NotStorable::Number(*number)),
             None => Ok(()),
         }
     }
@@ -147,7 +165,7 @@ impl Measurements {
     }
 
     /// Errors: values that no measurement has.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), NotStorable> {
         let is_possible = |time: &Seconds| (0.0..=TIME_MAX.0).contains(&time.0);
         let links = self.links.iter();
         let collectives = links.clone().flat_map(LinkTimes::collectives);
@@ -156,27 +174,22 @@ impl Measurements {
             .chain(self.loads.values())
             .any(Vec::is_empty)
         {
-            return Err("a list of measured points is empty".to_owned());
+            return Err(NotStorable::NoPoints);
         }
         let messages = links.flat_map(|links| &links.message);
         let points = collectives.chain(self.loads.values()).flatten();
         let points = points.chain(messages);
         // Fits minimize relative errors, which a time of 0 does not have.
         if let Some(point) = points.clone().find(|point| point.seconds.0 == 0.0) {
-            let time = point.seconds;
-            return Err(format!("{time} for {} is not a measured time", point.bytes));
+            return Err(NotStorable::NoTime(point.seconds, point.bytes));
         }
         if let Some(point) = points.clone().find(|point| point.bytes.0 > NUMBER_MAX) {
-            let bytes = point.bytes.0;
-            return Err(format!("{bytes} bytes is not a size of a message or read"));
+            return Err(NotStorable::Size(point.bytes));
         }
         let times = points.flat_map(|point| [&point.seconds, &point.host]);
         let kernels = self.kernels.values().flat_map(BTreeMap::values);
         match times.chain(kernels).find(|time| !is_possible(time)) {
-            Some(time) => Err(format!(
-                "{:e} s is not a time of a kernel, message or read",
-                time.0
-            )),
+            Some(time) => Err(NotStorable::Time(*time)),
             None => Ok(()),
         }
     }
