@@ -87,6 +87,58 @@ pub enum ModelError {
     },
 }
 
+/// The model of a training.
+#[derive(Clone, Debug)]
+pub enum TrainModel {
+    /// A name of the zoo or the path of a model file.
+    Named(String),
+    /// A graph.
+    Graph(Box<Graph>),
+}
+
+impl TrainModel {
+    /// The model of a text in the form of model files.
+    ///
+    /// Errors: the first fault of the text.
+    pub fn of_text(model: &str) -> Result<Self, ModelError> {
+        let graph = text::parse(model).map_err(|source| ModelError::Text {
+            path: "the text of the model".to_owned(),
+            source: Box::new(source),
+        })?;
+        Ok(graph.into())
+    }
+
+    /// Its name in messages and results.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Named(name) => name,
+            Self::Graph(graph) => &graph.name,
+        }
+    }
+
+    /// Its graph.
+    ///
+    /// Errors: a model that cannot be read.
+    pub fn graph(&self) -> Result<Graph, ModelError> {
+        match self {
+            Self::Named(name) => resolve(name),
+            Self::Graph(graph) => Ok(Graph::clone(graph)),
+        }
+    }
+}
+
+impl From<Graph> for TrainModel {
+    fn from(graph: Graph) -> Self {
+        Self::Graph(Box::new(graph))
+    }
+}
+
+impl From<&str> for TrainModel {
+    fn from(name: &str) -> Self {
+        Self::Named(name.to_owned())
+    }
+}
+
 impl Fault for ModelError {
     fn kind(&self) -> ErrorKind {
         ErrorKind::Request

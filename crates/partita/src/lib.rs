@@ -97,7 +97,7 @@ pub use partita_data::{
     Answers, ArraySource, SampleSource, SourceError, SourceTargets, Split, SplitArrays,
 };
 pub use partita_forecast::machine::MachineError;
-pub use partita_forecast::model::ModelError;
+pub use partita_forecast::model::{ModelError, TrainModel};
 pub use partita_forecast::software::SoftwareError;
 pub use partita_forecast::trace::TraceError;
 pub use partita_forecast::{
@@ -136,8 +136,7 @@ pub use partita_training::{
     ResumeFrom, RunFile, RunFileError, RunResult, SampleOptions, SampleResult, Selection,
     ServeRequest, StartWeights, StoreConfig, StoreError, StoreKind, Target, TargetError,
     TargetResult, TaskResult, TilesAsked, TilesResult, TrainConfig, TrainData, TrainError,
-    TrainModel, TrainRequest, Trained, Trainer, TrainingState, Utilization, ValidationResult,
-    VolumeMode, WeightNames, WeightTensor, WeightsError, convert_weights, evaluate, infer, serve,
-    train,
+    TrainRequest, Trained, Trainer, TrainingState, Utilization, ValidationResult, VolumeMode,
+    WeightNames, WeightTensor, WeightsError, convert_weights, evaluate, infer, serve, train,
 };
 pub use partita_tune::DivisionPolicy;

@@ -276,7 +276,7 @@ impl SessionRun<'_, '_> {
         if let Some(end) = self.evaluate_missing(runner, from)? {
             return Ok(end);
         }
-        if from.1 == 0 && self.ends(runner, false) {
+        if from.1 == 0 && self.ends(runner, false)? {
             return Ok(RunEnd::Finished);
         }
         // An epoch that begins in its evaluation is evaluated here to its end.
@@ -321,8 +321,7 @@ impl SessionRun<'_, '_> {
                     return Ok(end);
                 }
                 done = 0;
-                let is_asked = self.hook.ends(&self.epochs)?;
-                if self.ends(runner, is_asked) && !is_last {
+                if self.ends(runner, true)? && !is_last {
                     is_last = true;
                     if let Some(end) = self.settle(runner)? {
                         return Ok(end);
@@ -348,12 +347,12 @@ impl SessionRun<'_, '_> {
         self.validators.is_some() || self.joins.is_some()
     }
 
-    /// Whether the training ends after the last epoch that is done, as the hook asks or by the plan.
-    fn ends(&mut self, runner: &RankRunner<'_>, is_asked: bool) -> bool {
+    /// Whether the training ends after the last epoch that is done, by the plan or, where it was done just now, the hook.
+    fn ends(&mut self, runner: &RankRunner<'_>, is_new: bool) -> Result<bool, RunError> {
         let by_plan = !self.epochs.is_empty() && (self.session.plan.ends)(&self.epochs);
-        let ends = by_plan || is_asked;
+        let ends = is_new && self.hook.ends(&self.epochs)? || by_plan;
         self.ended = ends.then(|| self.seconds(runner));
-        ends
+        Ok(ends)
     }
 
     fn call_hook(

@@ -15,7 +15,7 @@ pub use error::{DIVERGENCE_ADVICE, LaunchError, NotSaved};
 pub use memory_baseline::{MemoryBaseline, PEAK_METHOD};
 pub use ranks::{
     InitialValues, InnerRun, Listener, MakeJoins, MakeSink, MakeSource, MakeStepHook,
-    MakeValidators, RunSetup,
+    MakeValidators, OnEpoch, RunSetup,
 };
 pub use ranks::{RankResults, run_ranks};
 pub use saving::{MemoryUsage, TensorSink};

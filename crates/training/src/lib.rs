@@ -17,8 +17,7 @@ pub use train::{
     PhysicalError, PredictionUnits, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile,
     RunFileError, RunResult, SampleOptions, SampleResult, ServeRequest, StartWeights, StoreConfig,
     StoreError, StoreKind, Target, TargetError, TargetResult, TaskResult, TilesAsked, TilesResult,
-    TrainConfig, TrainData, TrainError, TrainModel, TrainRequest, Trained, Trainer, TrainingState,
-    Utilization, ValidationResult, VolumeMode, WeightTensor, convert_weights, evaluate, infer,
-    serve, train,
+    TrainConfig, TrainData, TrainError, TrainRequest, Trained, Trainer, TrainingState, Utilization,
+    ValidationResult, VolumeMode, WeightTensor, convert_weights, evaluate, infer, serve, train,
 };
 pub use weights::{KernelAxes, Selection, WeightNames, WeightsError};

@@ -58,11 +58,11 @@ pub use record::{
     PhysicalError, ResultFiles, RunResult, TargetError, TargetResult, TaskResult, ValidationResult,
 };
 pub use run::TrainRequest;
-pub use run_file::{RunFile, StartWeights};
+pub use run_file::{RunFile, StartWeights, TrainConfig};
 pub use section::RunFileError;
 pub use store::{StoreConfig, StoreError, StoreKind};
 pub use tiling::{TilesAsked, TilesResult};
-pub use trainer::{TrainConfig, TrainData, TrainModel, Trainer};
+pub use trainer::{TrainData, Trainer};
 pub use utilization::{ComputeTimes, Peak, Utilization};
 pub use weights::WeightTensor;
 
@@ -179,8 +179,7 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
     launch.set_limit(run.watchdog)?;
     let graph = adapted(&run, trainer.model.graph()?)?;
     let dataset = trainer.data.open()?.ignoring(check::ignored(&graph));
-    let from = &trainer.request.resume;
-    let resume = resume(launch, &mut run, from, (&graph, &dataset))?;
+    let resume = resume(launch, &mut run, trainer, (&graph, &dataset))?;
     let sampling = crops::sampling(&run, &graph, &dataset)?;
     check_request(launch, &run, &graph, (&dataset, &sampling))?;
     let (start, dataset) = start::of_run(launch, &run, (&graph, dataset), resume.as_ref())?;
@@ -199,11 +198,8 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
     })?;
     let crowded = oversubscription(local, run.threads, cores);
     let micro = micro_note(&strategy, &graph, run.accumulate);
-    let mut warnings = warnings(
-        launch,
-        resume.as_ref(),
-        [crowded, micro, of_machine, trainer.left_out()],
-    );
+    let new = [crowded, micro, of_machine, trainer.left_out()];
+    let mut warnings = warnings(launch, resume.as_ref(), new);
     let [training, validation] = run.samples(&sampling);
     let all = sampling.samples(Split::Train);
     let order = |epoch| epoch_samples(run.seed, epoch, all, training);
@@ -244,21 +240,24 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
         record: &data_record(&run, samples),
         on_epoch: trainer.on_epoch.as_ref(),
     };
-    let finished = run_session(&task, &strategy, warnings)?;
-    finished
-        .map(|finished| trained(finished, &session))
-        .transpose()
+    trained(run_session(&task, &strategy, warnings)?, &session)
 }
 
-/// Saves the results of a run.
-fn trained(mut finished: Finished<'_>, session: &Session<'_>) -> Result<Trained, TrainError> {
+/// Saves the results of a run, on the rank that has them.
+fn trained(
+    finished: Option<Finished<'_>>,
+    session: &Session<'_>,
+) -> Result<Option<Trained>, TrainError> {
+    let Some(mut finished) = finished else {
+        return Ok(None);
+    };
     let saved = finished.save()?;
-    Ok(Trained {
+    Ok(Some(Trained {
         weights: std::mem::take(&mut finished.weights.tensors),
         program: session.main_program().title.clone(),
         result: saved.result.clone(),
         misplaced: saved.misplaced(),
-    })
+    }))
 }
 
 /// Memory of a rank beside its program: buffers of its reading thread, and copies for validators.
@@ -387,9 +386,10 @@ struct Task<'r, 's> {
 fn resume(
     launch: &Launch<'_>,
     run: &mut Run,
-    from: &ResumeFrom,
+    trainer: &Trainer,
     (graph, dataset): (&Graph, &Dataset),
 ) -> Result<Option<Resume>, TrainError> {
+    let from = &trainer.request.resume;
     let path = launch.choose(|| checkpoint::find(run, from).map_err(TrainError::from))?;
     let Some(path) = path else {
         run.begins_anew = *from == ResumeFrom::Auto;
@@ -550,13 +550,7 @@ fn run_session<'r>(
     warnings.extend(begin_checkpoints(launch, checkpoints.as_ref()));
     let scale = task.scale();
     let metrics = open_metrics(task, output.as_ref(), &scale)?;
-    let mut sink = WeightSink::new(
-        context,
-        run,
-        session,
-        task.record,
-        (output, launch.is_first()),
-    );
+    let mut sink = WeightSink::new(launch, run, session, task.record, output);
     let listener = listener(context, run, session, (metrics.as_ref(), &curve));
     let (results, lost) = task.offload.while_reporting(context, || {
         ranks::run(task, checkpoints.as_ref(), listener, baseline, &mut sink)

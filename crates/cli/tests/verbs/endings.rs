@@ -193,10 +193,7 @@ fn the_best_weights_are_those_of_this_training() {
         "[checkpoint]\nkeep = 0\nbest = \"training_loss\"",
     );
     let told = refusal(&case, &run, &[]);
-    assert!(
-        told.contains("expected 1 or more with `best`"),
-        "{told}"
-    );
+    assert!(told.contains("expected 1 or more with `best`"), "{told}");
 }
 
 /// The epoch after which a training with these losses ends.

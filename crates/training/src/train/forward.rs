@@ -200,9 +200,8 @@ impl Forward {
             no_prediction: true,
             ..TrainRequest::default()
         };
-        let output = file.output.clone();
+        let (output, trained_on) = (file.output.clone(), file.data.clone());
         let mut run = Run::merge(file, &overrides, launch)?;
-        let trained_on = run.data.clone();
         run.data = request.data.clone().unwrap_or(run.data);
         run.batch = request.batch.unwrap_or(run.batch);
         // Without a state, so that ranks hold parameters alone.

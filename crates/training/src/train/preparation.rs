@@ -2,8 +2,7 @@
 
 use super::run_file::{is_scale, possible_scales};
 use super::section::{RunFileError, Section, float, short, suggest, whole};
-use super::trainer::TrainModel;
-use partita_forecast::model::ModelError;
+use partita_forecast::model::{ModelError, TrainModel};
 use partita_formats::DType;
 use partita_input::{
     Augmentation, Crops, Elastic, EvaluationCrops, FittedStep, Preparation, Preprocessing, Step,

@@ -9,7 +9,7 @@ use partita_program::Role;
 use partita_run::{NoSink, SystemClock};
 use partita_session::{EpochReport, Outcome};
 use partita_site::launch::{
-    Listener, MakeJoins, MakeValidators, MemoryBaseline, MemoryUsage, RunSetup,
+    Listener, MakeJoins, MakeValidators, MemoryBaseline, MemoryUsage, OnEpoch, RunSetup,
 };
 use std::sync::atomic::AtomicBool;
 
@@ -32,9 +32,8 @@ pub fn run(
         Some(_) => &flag,
         None => context.cancel(),
     };
-    let folder = run.output.as_ref();
-    let folder = folder.unwrap_or(&context.environment().temporary);
-    let create = |joined: &JoinedValidation| joined.files(launch, folder);
+    let scratch = run.scratch(context.environment());
+    let create = |joined: &JoinedValidation| joined.files(launch, scratch);
     let files = task.joined.map(create).transpose()?;
     let files = task.joined.zip(files.as_ref());
     let files = files.map(|(joined, (files, _))| joined.inner(files, context, cancel));
@@ -44,14 +43,7 @@ pub fn run(
         .offload
         .validators(run, session, task.on_epoch.is_some());
     let mesh = session.main_program().mesh;
-    let metrics = results::Metrics {
-        targets: task.dataset.targets(),
-        record: task.record.targets.as_ref(),
-    };
-    let (tally, callback) = (&task.loading.tally, task.on_epoch);
-    let on_epoch = |report: &EpochReport| {
-        callback.is_some_and(|call| call.is_break(&metrics.epoch(report, tally)))
-    };
+    let on_epoch = on_epoch(task);
     let setup = RunSetup {
         kernels: run.kernels,
         precision: run.precision,
@@ -83,10 +75,22 @@ pub fn run(
         validators: validators.as_ref().map(|it| it as &dyn MakeValidators),
         joins: files.as_ref().map(|files| files as &dyn MakeJoins),
         is_followed: false,
-        on_epoch: callback.is_some().then_some(&on_epoch),
+        on_epoch: on_epoch.as_deref(),
         shares_loads: !run.metrics.is_empty(),
     };
     let results = launch.run(session, &setup, run.collectives, listener, baseline, sink);
     let last = checkpoints.and_then(Checkpoints::last);
     results.map_err(|error| ending::of_ranks(error, task.resume, last.as_ref()))
+}
+
+/// The callback of the training, if it has one.
+fn on_epoch<'t>(task: &'t Task<'_, '_>) -> Option<Box<OnEpoch<'t>>> {
+    let (callback, tally) = (task.on_epoch?, &task.loading.tally);
+    let metrics = results::Metrics {
+        targets: task.dataset.targets(),
+        record: task.record.targets.as_ref(),
+    };
+    Some(Box::new(move |report: &EpochReport| {
+        callback.is_break(&metrics.epoch(report, tally))
+    }))
 }

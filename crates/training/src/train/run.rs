@@ -6,11 +6,11 @@ use super::error::TrainError;
 use super::metrics::MetricsFormat;
 use super::offload::config::OffloadConfig;
 use super::preparation::SampleOptions;
-use super::run_file::{RunFile, StartWeights};
+use super::run_file::{RunFile, StartWeights, TrainConfig};
 use super::store::config::{StoreConfig, StoreKind};
-use super::trainer::{TrainConfig, TrainModel};
 use partita_data::Split;
 use partita_forecast::StrategyChoice;
+use partita_forecast::model::TrainModel;
 use partita_graph::Loss;
 use partita_input::{CheckScope, Sampling};
 use partita_mpi::Collectives;
@@ -19,7 +19,7 @@ use partita_session::{LearningRateSchedule, LossScaling};
 use partita_site::cores::confine;
 use partita_site::kernel_set::{KernelSet, Precision};
 use partita_site::launch::{Launch, LaunchError};
-use partita_site::{Context, RankConfig};
+use partita_site::{Context, Environment, RankConfig};
 use partita_space::{Bytes, Seconds};
 use std::path::{Path, PathBuf};
 
@@ -58,6 +58,22 @@ pub struct TrainRequest {
     pub check_data: Option<CheckScope>,
     /// The checkpoint from which it resumes.
     pub resume: ResumeFrom,
+}
+
+impl TrainRequest {
+    /// What a configuration says of a store goes with it where the request has none.
+    fn store(&self, configured: StoreConfig) -> StoreConfig {
+        let configured = match self.store {
+            Some(StoreKind::None | StoreKind::Synthetic) => StoreConfig::default(),
+            Some(StoreKind::Memory) | None => configured,
+        };
+        StoreConfig {
+            kind: self.store.unwrap_or(configured.kind),
+            preload: self.preload || configured.preload,
+            spill: self.spill.clone().or(configured.spill),
+            memory: self.store_memory.or(configured.memory),
+        }
+    }
 }
 
 /// The effective settings of a run. Paths are relative to the current folder.
@@ -207,17 +223,7 @@ impl Run {
         } else {
             Collectives::Ordered
         };
-        // What the run file says of a store goes with it where the request has none.
-        let of_file = match request.store {
-            Some(StoreKind::None | StoreKind::Synthetic) => StoreConfig::default(),
-            Some(StoreKind::Memory) | None => file.store,
-        };
-        let store = StoreConfig {
-            kind: request.store.unwrap_or(of_file.kind),
-            preload: request.preload || of_file.preload,
-            spill: request.spill.clone().or(of_file.spill),
-            memory: request.store_memory.or(of_file.memory),
-        };
+        let store = request.store(file.store);
         store.check(&file.offload)?;
         let strategy = request.strategy.as_ref().unwrap_or(&file.strategy);
         Ok(Self {
@@ -268,6 +274,11 @@ impl Run {
             freeze: file.freeze,
             freeze_statistics: file.freeze_statistics,
         })
+    }
+
+    /// Where files are that a run removes at its end.
+    pub fn scratch<'r>(&'r self, environment: &'r Environment) -> &'r Path {
+        self.output.as_ref().unwrap_or(&environment.temporary)
     }
 
     /// The output folder of a run that has one.

@@ -4,22 +4,23 @@ mod optimizer;
 mod schedule;
 pub mod words;
 
-use super::checkpoint;
+use super::checkpoint::{self, CheckpointConfig};
 use super::early_stopping::EndRules;
 use super::metrics::MetricsFormat;
-use super::offload::config::{cores, read_offload};
+use super::offload::config::{OffloadConfig, cores, read_offload};
 use super::preparation::SampleOptions;
 use super::section::{RunFileError, Section, all_faults, suggest, syntax};
-use super::store::config::DataOptions;
-use super::trainer::{TrainConfig, WATCHDOG};
+use super::store::config::{DataOptions, StoreConfig};
 use crate::weights::{Selection, WeightNames};
-use partita_forecast::EMA_MAX;
+use partita_forecast::{ADAM, EMA_MAX};
 use partita_graph::{Loss, text};
 use partita_input::CheckScope;
-use partita_session::{LOSS_SCALES, LossScaling};
+use partita_program::Optimizer;
+use partita_session::{LOSS_SCALES, LearningRateSchedule, LossScaling};
 use partita_site::kernel_set::{KernelSet, Precision};
 use partita_site::near_file;
 use partita_space::help::{Expected, Message};
+use partita_space::{Bytes, Seconds};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
@@ -74,6 +75,9 @@ const WEIGHTS_KEYS: [&str; 8] = [
 ];
 /// What `freeze` may be.
 const FREEZE: &str = "a list of layers or parameters, like [\"enc*\", \"bn1.gamma\"]";
+/// Longest time without progress, unless the configuration says another.
+const WATCHDOG: Seconds = Seconds(60.0);
+
 /// A run file. Paths are relative to the current folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFile {
@@ -85,6 +89,128 @@ pub struct RunFile {
     pub output: PathBuf,
     /// Everything else.
     pub config: TrainConfig,
+}
+
+/// How a model is trained. A [`RunFile`] is read to one; paths are relative to the current folder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainConfig {
+    /// Loss in the words of a model file (default: that of the model).
+    pub loss: Option<Loss>,
+    /// Whether and where samples stay after they were read (default: nowhere).
+    pub store: StoreConfig,
+    /// Whether a run in the output folder may be replaced (default: false).
+    pub overwrite: bool,
+    /// Number of ranks (default: 1).
+    pub ranks: usize,
+    /// Threads per rank (default: 1).
+    pub threads: usize,
+    /// Cores that the run may use (default: all that the process may use).
+    pub cores: Option<Vec<usize>>,
+    /// Whether the threads of ranks are pinned to cores (default: true).
+    pub pin: bool,
+    /// `auto` (default) or a strategy.
+    pub strategy: String,
+    /// Whether `auto` may choose micro-batches where batch norm, or Dice over a batch, then takes its sums over one of
+    /// them (default: false).
+    pub micro_statistics: bool,
+    /// Name or path of a machine file (default: this machine, measured).
+    pub machine: Option<String>,
+    /// Kernel set (default: the fast one).
+    pub kernels: KernelSet,
+    /// Where kernels compute (default: the processor).
+    pub device: KernelSet,
+    /// Type of activations and parameters (default: f32).
+    pub precision: Precision,
+    /// How gradients in f16 are scaled (default: by a factor that follows them).
+    pub loss_scaling: Option<LossScaling>,
+    /// Global batch size.
+    pub batch: usize,
+    /// Steps of `batch` samples whose gradients are accumulated for one update (default: 1).
+    pub accumulate: usize,
+    /// Number of epochs.
+    pub epochs: usize,
+    /// Seed of sample order, initial values and dropout (default: 1).
+    pub seed: u64,
+    /// Preparation and augmentation of samples (default: none).
+    pub samples: SampleOptions,
+    /// How much of the data is looked at before the run (default: some samples).
+    pub check_data: CheckScope,
+    /// Files of metrics that the run writes (default: none).
+    pub metrics: Vec<MetricsFormat>,
+    /// Watchdog limit: longest time without progress (default: 60 s).
+    pub watchdog: Seconds,
+    /// Memory limit of a rank (default: the memory available divided by the ranks).
+    pub memory: Option<Bytes>,
+    /// Optimizer (default: Adam with its usual constants).
+    pub optimizer: Optimizer,
+    /// Whether biases, scales, shifts and slopes have the weight decay and the trust ratio of the optimizer
+    /// (default: true, but false for LARS and LAMB).
+    pub decay_norms: bool,
+    /// Gradient clipping: largest global norm.
+    pub clip: Option<f64>,
+    /// Decay of the exponential moving averages of the weights, which then are evaluated and saved (default: no averages).
+    pub ema: Option<f64>,
+    /// Learning-rate schedule.
+    pub schedule: LearningRateSchedule,
+    /// When checkpoints are written, and which are kept.
+    pub checkpoint: CheckpointConfig,
+    /// Weights to start from (default: initial values drawn by the seed).
+    pub weights: Option<StartWeights>,
+    /// What is done in processes of its own (default: nothing).
+    pub offload: OffloadConfig,
+    /// Layers and parameters that are not trained, as patterns of
+    /// [`Graph::with_frozen`](partita_graph::Graph::with_frozen) (default: none).
+    pub freeze: Vec<String>,
+    /// Whether batch norms without trained parameters keep their running statistics (default: true).
+    pub freeze_statistics: bool,
+    /// Whether the training samples of an epoch that do not fill an update are left out (default: false).
+    pub drop_last: bool,
+    /// When the training ends before its last epoch (default: not).
+    pub ends: EndRules,
+}
+
+impl Default for TrainConfig {
+    /// An epoch of steps of one sample on one rank, with Adam and a constant learning rate of 1e-3; everything else as
+    /// where a run file omits it.
+    fn default() -> Self {
+        Self {
+            loss: None,
+            store: StoreConfig::default(),
+            overwrite: false,
+            ranks: 1,
+            threads: 1,
+            cores: None,
+            pin: true,
+            strategy: "auto".to_owned(),
+            micro_statistics: false,
+            machine: None,
+            kernels: KernelSet::CPU,
+            device: KernelSet::CPU,
+            precision: Precision::F32,
+            loss_scaling: None,
+            batch: 1,
+            accumulate: 1,
+            epochs: 1,
+            seed: 1,
+            samples: SampleOptions::as_stored(),
+            check_data: CheckScope::default(),
+            metrics: Vec::new(),
+            watchdog: WATCHDOG,
+            memory: None,
+            optimizer: ADAM,
+            decay_norms: true,
+            clip: None,
+            ema: None,
+            schedule: LearningRateSchedule::Constant { rate: 1e-3 },
+            checkpoint: CheckpointConfig::default(),
+            weights: None,
+            offload: OffloadConfig::default(),
+            freeze: Vec::new(),
+            freeze_statistics: true,
+            drop_last: false,
+            ends: EndRules::default(),
+        }
+    }
 }
 
 /// Weights from which a training starts.

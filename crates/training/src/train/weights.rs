@@ -7,7 +7,7 @@ use partita_input::DataRecord;
 use partita_program::Dtype;
 use partita_run::PackedTensor;
 use partita_session::{PersistentTensor, Session};
-use partita_site::launch::{NotSaved, TensorSink};
+use partita_site::launch::{Launch, NotSaved, TensorSink};
 use partita_site::{Context, Event};
 use partita_weights::{ElementType, Entry, Values, Writer};
 use std::collections::BTreeMap;
@@ -67,27 +67,27 @@ impl SavedWeights {
 }
 
 impl<'c> WeightSink<'c> {
-    /// A sink without a file yet, of weights with this record of their data. Without an output folder the rank that has
-    /// `output` none and `is_first` keeps them.
+    /// A sink without a file yet, of weights with this record of their data. Without an output folder rank 0 keeps them.
     pub fn new(
-        context: &'c Context,
+        launch: &Launch<'c>,
         run: &Run,
         session: &Session<'_>,
         record: &DataRecord,
-        (output, is_first): (Option<Output>, bool),
+        output: Option<Output>,
     ) -> Self {
         let entry = |tensor: PersistentTensor| Entry {
             element: element(&tensor),
             name: tensor.name,
             shape: tensor.dims.to_vec(),
         };
+        let context = launch.context();
         let rescue = |output: &Path| rescue_folders(output, context.environment());
         let mut folders = run.output.as_deref().map_or_else(Vec::new, rescue);
         folders.reverse();
         Self {
             context,
             output,
-            memory: (is_first && run.output.is_none()).then(Vec::new),
+            memory: (launch.is_first() && run.output.is_none()).then(Vec::new),
             folders,
             rescue: None,
             metadata: metadata(run, session, record),

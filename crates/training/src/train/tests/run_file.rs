@@ -1,7 +1,6 @@
 //! Run files: keys, values, and what is refused.
 
-use crate::train::run_file::RunFile;
-use crate::train::trainer::TrainConfig;
+use crate::train::run_file::{RunFile, TrainConfig};
 use partita_program::{Optimizer, Transform};
 use partita_session::{LearningRateSchedule, Milestones, WarmupLength};
 use partita_site::kernel_set::{KernelSet, Precision};

@@ -3,11 +3,12 @@
 use super::command::{MODEL, TARGETS, case, samples};
 use crate::train::{
     EndReason, OffloadConfig, Processes, SampleOptions, TrainConfig, TrainData, TrainError,
-    TrainModel, TrainRequest, Trained, Trainer, train,
+    TrainRequest, Trained, Trainer, train,
 };
 use partita_data::{
     Answers, ArraySource, Dataset, SampleSource, SourceError, SourceTargets, Split, SplitArrays,
 };
+use partita_forecast::model::TrainModel;
 use partita_formats::{DType, Samples};
 use partita_input::CheckScope;
 use partita_program::Transform;
