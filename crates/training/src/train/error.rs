@@ -248,8 +248,7 @@ pub enum Mismatch {
     /// The shapes of samples differ.
     #[error(
         "model `{model}` reads samples of {input}; {} holds samples of {samples}{}",
-        data.display(), Help::possible("a model or a dataset with the shape of the other")
-            .nearest(nearest)
+        data.display(), Help::possible("a model or a dataset with the shape of the other").nearest(nearest)
     )]
     Samples {
         /// Name of the model.
@@ -281,8 +280,7 @@ pub enum Mismatch {
     /// The model outputs a value per position, the dataset has vectors.
     #[error(
         "model `{model}` outputs {output}, a value per position; {} has vectors of {targets} target(s){}",
-        data.display(), Help::none()
-            .nearest(format_args!("a model that ends in a vector of {targets}"))
+        data.display(), Help::none().nearest(format_args!("a model that ends in a vector of {targets}"))
     )]
     Vectors {
         /// Name of the model.
