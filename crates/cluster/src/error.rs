@@ -142,7 +142,7 @@ pub enum MachineError {
         /// The value as given.
         given: String,
         /// Valid values, and the nearest one if there is one.
-        expected: Expected,
+        expected: Box<Expected>,
     },
 }
 

@@ -482,7 +482,7 @@ impl Reader<'_> {
             line: self.line(offset).0,
             key: key.to_owned(),
             given: given.to_owned(),
-            expected: expected.into(),
+            expected: Box::new(expected.into()),
         }
     }
 

@@ -95,7 +95,7 @@ pub enum LayerTimesError {
         /// What was given.
         given: String,
         /// What is possible.
-        expected: Expected,
+        expected: Box<Expected>,
     },
     /// The model has no such layer.
     #[error(
@@ -353,7 +353,7 @@ impl TableReader<'_> {
             line: line_at(self.text, offset),
             key,
             given,
-            expected,
+            expected: Box::new(expected),
         }
     }
 }

@@ -33,7 +33,7 @@ pub fn convert_data(
             needed: Bytes(needed),
             path: asked.out.clone(),
             free: Bytes(free),
-            way_out: Help::none().nearest("a folder on a file system with more room"),
+            way_out: Box::new(Help::none().nearest("a folder on a file system with more room")),
         });
     }
     context.report(Event::Writing);

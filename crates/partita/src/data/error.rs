@@ -50,7 +50,7 @@ pub enum DatasetError {
         /// Free space.
         free: Bytes,
         /// Valid alternatives.
-        way_out: Help,
+        way_out: Box<Help>,
     },
     /// A thread cannot be started.
     #[error("no thread could be started to make samples: {source}; choose fewer threads")]

@@ -166,7 +166,7 @@ impl DatasetMaker<'_> {
             needed: Bytes(needed),
             path: path.clone(),
             free: Bytes(free),
-            way_out,
+            way_out: Box::new(way_out),
         })
     }
 }

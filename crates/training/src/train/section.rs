@@ -58,7 +58,7 @@ pub enum RunFileError {
         /// Keys of that section.
         possible: String,
         /// Words of the kinds that have this key; then there is no nearest one.
-        kinds: Vec<String>,
+        kinds: Box<[String]>,
         /// The most similar key.
         nearest: Option<String>,
     },
@@ -72,7 +72,7 @@ pub enum RunFileError {
         /// The key with its section.
         key: String,
         /// Valid values.
-        expected: Expected,
+        expected: Box<Expected>,
     },
     /// An invalid value.
     #[error("{file}, line {line}: key `{key}` is {given}, {expected}")]
@@ -86,7 +86,7 @@ pub enum RunFileError {
         /// The value in the file.
         given: String,
         /// Valid values.
-        expected: Expected,
+        expected: Box<Expected>,
     },
     /// Several faults.
     #[error("{}", listed(.0))]
@@ -99,7 +99,7 @@ pub enum RunFileError {
         /// The key.
         key: String,
         /// Valid values.
-        expected: Expected,
+        expected: Box<Expected>,
     },
 }
 
@@ -203,7 +203,7 @@ impl<'t> Section<'t> {
                     key: self.full(name),
                     possible: known.join(", "),
                     nearest: kinds.is_empty().then_some(nearest),
-                    kinds,
+                    kinds: kinds.into(),
                 });
             }
         }
@@ -249,7 +249,7 @@ impl<'t> Section<'t> {
             file: self.file.to_owned(),
             line: self.line(self.offset),
             key: self.full(key),
-            expected: expected.into(),
+            expected: Box::new(expected.into()),
         })
     }
 
@@ -432,7 +432,7 @@ impl<'t> Section<'t> {
             None => RunFileError::Default {
                 file: self.file.to_owned(),
                 key: key.to_owned(),
-                expected: expected.into(),
+                expected: Box::new(expected.into()),
             },
         }
     }
@@ -449,7 +449,7 @@ impl<'t> Section<'t> {
             line: self.line(value.span().start),
             key: self.full(key),
             given: given.to_owned(),
-            expected: expected.into(),
+            expected: Box::new(expected.into()),
         }
     }
 
