@@ -131,7 +131,7 @@ impl RunFileError {
 
 /// Each fault with its own help below it.
 fn listed(faults: &[RunFileError]) -> String {
-    let texts: Vec<String> = faults.iter().map(|fault| help::indent(fault)).collect();
+    let texts: Vec<String> = faults.iter().map(help::indent).collect();
     texts.join("\n")
 }
 
