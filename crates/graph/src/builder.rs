@@ -400,6 +400,11 @@ impl GraphBuilder {
         self.graph.node(id).shape
     }
 
+    /// Name of a node. The id must be of this builder.
+    pub fn name(&self, id: NodeId) -> &str {
+        &self.graph.node(id).name
+    }
+
     /// The parameters so far, by id.
     pub fn parameters(&self) -> &[Parameter] {
         &self.graph.parameters

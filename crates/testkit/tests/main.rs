@@ -11,6 +11,7 @@ mod equality;
 mod frozen;
 mod groups;
 mod half;
+mod imported;
 mod local_statistics;
 mod memory;
 mod mutation;

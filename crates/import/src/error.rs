@@ -1,0 +1,93 @@
+//! What keeps a file from becoming a graph.
+
+use partita_graph::GraphError;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// A file that cannot be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The file cannot be read.
+    #[error("{path} cannot be read: {source}", path = path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The file is no archive of `torch.export.save`, or is damaged.
+    #[error("{path} is not what torch.export.save writes: {fault}", path = path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        fault: String,
+    },
+    /// The file's schema has another major version.
+    #[error(
+        "{path} has version {found} of the schema of exported programs, and {possible} is read; export it again \
+         with PyTorch 2.9 or later",
+        path = path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// The version that is read.
+        possible: u64,
+    },
+    /// The network needs operators that the graph lacks.
+    #[error("{} of the network's operators cannot be expressed:{}", .0.len(), listed(.0))]
+    Unsupported(Vec<Unsupported>),
+    /// Inputs or outputs that a training cannot have.
+    #[error("{0}")]
+    Interface(String),
+    /// The graph refuses a layer.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+/// An operator that cannot be expressed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsupported {
+    /// Its name in the file.
+    pub operator: String,
+    /// The module that calls it; empty for the network itself.
+    pub module: String,
+    /// File and line of the module's source, where the export has it.
+    pub source: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.operator)?;
+        if !self.module.is_empty() {
+            write!(f, " in `{}`", self.module)?;
+        }
+        if let Some(source) = &self.source {
+            write!(f, " ({source})")?;
+        }
+        write!(f, ": {}", self.reason)
+    }
+}
+
+/// The first of each operator on a line of its own; the others are counted.
+fn listed(all: &[Unsupported]) -> String {
+    let mut kinds: Vec<(&Unsupported, usize)> = Vec::new();
+    for one in all {
+        let is_alike = |other: &&mut (&Unsupported, usize)| other.0.operator == one.operator;
+        match kinds.iter_mut().find(is_alike) {
+            Some(kind) => kind.1 += 1,
+            None => kinds.push((one, 0)),
+        }
+    }
+    let lines = kinds.into_iter().map(|(first, more)| match more {
+        0 => format!("\n  {first}"),
+        more => format!("\n  {first}; and {more} more"),
+    });
+    lines.collect()
+}

@@ -1,0 +1,159 @@
+//! Operations between named values, as a file describes them. Dims have PyTorch's order: samples, channels, then space.
+
+use partita_graph::{Activation, PadMode, PoolKind};
+use std::collections::BTreeMap;
+
+/// A network before it is translated.
+#[derive(Debug, Default)]
+pub(crate) struct Network {
+    /// Values that the user passes.
+    pub(crate) inputs: Vec<String>,
+    /// Names in the state dict of values that are parameters or buffers.
+    pub(crate) stored: BTreeMap<String, String>,
+    /// In order of execution.
+    pub(crate) calls: Vec<Call>,
+    /// Values that the network returns.
+    pub(crate) outputs: Vec<String>,
+    /// Extents of all values.
+    pub(crate) shapes: BTreeMap<String, Vec<usize>>,
+}
+
+/// One operation.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// The operator's name in the file.
+    pub(crate) operator: String,
+    /// The operation; the reason where it has none.
+    pub(crate) operation: Result<Operation, String>,
+    /// Path of the module that calls it; empty for the network itself.
+    pub(crate) module: String,
+    /// File and line of the module's source, where the export has it.
+    pub(crate) source: Option<String>,
+    /// Tensors that it reads, in the order of [`Operation`].
+    pub(crate) inputs: Vec<Option<String>>,
+    pub(crate) outputs: Vec<String>,
+}
+
+/// What an operation computes. Amounts per spatial dim have one entry for each, outermost first.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Operation {
+    /// Input, weight, bias.
+    Convolution {
+        stride: Vec<usize>,
+        padding: Padding,
+        dilation: Vec<usize>,
+        groups: usize,
+    },
+    /// Input, weight, bias.
+    TransposedConvolution {
+        stride: Vec<usize>,
+        padding: Vec<usize>,
+        output_padding: Vec<usize>,
+        dilation: Vec<usize>,
+        groups: usize,
+    },
+    /// Input, weight, bias.
+    Linear,
+    /// Input, weight, bias, running mean, running variance.
+    BatchNorm { epsilon: f64, momentum: f64 },
+    /// Input, weight, bias; none for a group per channel.
+    GroupNorm { groups: Option<usize>, epsilon: f64 },
+    /// Input, weight, bias; over the last dims.
+    LayerNorm { dims: usize, epsilon: f64 },
+    /// Input.
+    Pool {
+        kind: PoolKind,
+        kernel: Vec<usize>,
+        stride: Vec<usize>,
+        padding: Vec<usize>,
+        rounds_up: bool,
+    },
+    /// Input; the outputs' extents are those of the value.
+    AdaptivePool { kind: PoolKind },
+    /// Input; over these dims.
+    Reduce { kind: PoolKind, dims: Vec<usize> },
+    /// Input; the outputs' extents are those of the value.
+    Upsample {
+        is_linear: bool,
+        align_corners: bool,
+    },
+    /// Input; before and after each dim, the last dim first.
+    Pad {
+        sides: Vec<(usize, usize)>,
+        mode: Option<PadMode>,
+    },
+    /// Input. ReLU has slope 0.
+    LeakyRelu { slope: f64 },
+    /// Input.
+    Activation(Activation),
+    /// Input, slopes.
+    Prelu,
+    /// Input; over this dim.
+    Softmax { dim: usize },
+    /// Input.
+    Dropout { rate: f64 },
+    /// Two inputs.
+    Add,
+    /// Two inputs.
+    Multiply,
+    /// Inputs, along this dim.
+    Concat { dim: usize },
+    /// Input; the parts begin at these indices along this dim, and have the values' extents.
+    Parts { dim: usize, starts: Vec<usize> },
+    /// Input; the same elements in the value's extents.
+    Reshape,
+    /// Input; dim `order[i]` becomes dim `i`.
+    Permute { order: Vec<usize> },
+    /// Input; as often along each dim as makes the value's extents.
+    Repeat,
+    /// Input, unchanged.
+    Identity,
+}
+
+/// Padding of a convolution.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Padding {
+    /// On both sides of each spatial dim.
+    Both(Vec<usize>),
+    /// As much as keeps the extents, the larger part behind.
+    Same,
+}
+
+impl Operation {
+    /// Whether the output may share the memory of the first input.
+    pub(crate) fn is_view(&self) -> bool {
+        matches!(
+            self,
+            Self::Parts { .. }
+                | Self::Reshape
+                | Self::Permute { .. }
+                | Self::Repeat
+                | Self::Identity
+        )
+    }
+}
+
+impl Network {
+    /// Indices of the calls that an output needs, in order.
+    pub(crate) fn needed(&self, output: &str) -> Vec<usize> {
+        let mut wanted = std::collections::BTreeSet::from([output]);
+        let mut calls: Vec<usize> = (0..self.calls.len())
+            .rev()
+            .filter(|&index| {
+                let call = &self.calls[index];
+                let is_needed = call.outputs.iter().any(|one| wanted.contains(one.as_str()));
+                if is_needed {
+                    wanted.extend(call.inputs.iter().flatten().map(String::as_str));
+                }
+                is_needed
+            })
+            .collect();
+        calls.reverse();
+        calls
+    }
+
+    /// Extents of a value; none if the file does not say.
+    pub(crate) fn shape(&self, value: &str) -> &[usize] {
+        self.shapes.get(value).map_or(&[], Vec::as_slice)
+    }
+}

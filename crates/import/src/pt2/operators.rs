@@ -1,0 +1,522 @@
+//! ATen's operators as operations.
+//!
+//! Source: PyTorch, `aten/src/ATen/native/native_functions.yaml`: names, order and defaults of arguments.
+
+use super::schema::{Argument, NodeJson, OptionalTensor};
+use crate::network::{Operation, Padding};
+use partita_graph::{Activation, PadMode, PoolKind};
+
+/// The operation of a call with the tensors that it reads, or why it has none.
+pub(super) type Translated = Result<(Operation, Vec<Option<String>>), String>;
+
+/// A call with its arguments by name.
+pub(super) struct Arguments<'a> {
+    node: &'a NodeJson,
+    /// Name of the first tensor.
+    first: Option<String>,
+    /// Extents of the first tensor.
+    input: &'a [usize],
+    /// Extents of the outputs.
+    outputs: Vec<&'a [usize]>,
+    /// Whether all tensors are of one type.
+    is_one_type: bool,
+}
+
+impl<'a> Arguments<'a> {
+    pub(super) fn new(
+        node: &'a NodeJson,
+        shape: &impl Fn(&str) -> &'a [usize],
+        dtype: &impl Fn(&str) -> Option<u64>,
+    ) -> Self {
+        let outputs = tensors_of(node.outputs.iter());
+        let read = tensors_of(node.inputs.iter().map(|input| &input.arg));
+        let mut all = read.iter().take(1).chain(&outputs).map(|name| dtype(name));
+        let first = all.next().flatten();
+        Self {
+            node,
+            input: read.first().map_or(&[], |name| shape(name)),
+            first: read.into_iter().next(),
+            outputs: outputs.iter().map(|name| shape(name)).collect(),
+            is_one_type: all.all(|one| one == first),
+        }
+    }
+
+    /// The first tensor alone.
+    fn only(&self) -> Vec<Option<String>> {
+        vec![self.first.clone()]
+    }
+
+    fn find(&self, name: &str) -> Option<&'a Argument> {
+        let mut inputs = self.node.inputs.iter();
+        let found = inputs
+            .find(|input| input.name == name)
+            .map(|input| &input.arg);
+        found.filter(|argument| !matches!(argument, Argument::AsNone(_)))
+    }
+
+    fn tensor(&self, name: &str) -> Option<String> {
+        match self.find(name)? {
+            Argument::AsTensor(tensor) => Some(tensor.name.clone()),
+            _ => None,
+        }
+    }
+
+    fn tensors(&self, names: &[&str]) -> Vec<Option<String>> {
+        names.iter().map(|name| self.tensor(name)).collect()
+    }
+
+    /// A number, or the default where it is left out.
+    fn number(&self, name: &str, default: f64) -> Result<f64, String> {
+        match self.find(name) {
+            None => Ok(default),
+            Some(Argument::AsFloat(value)) => value.value().ok_or_else(|| strange(name)),
+            Some(Argument::AsInt(value)) => Ok(*value as f64),
+            Some(_) => Err(strange(name)),
+        }
+    }
+
+    fn whole(&self, name: &str, default: i64) -> Result<i64, String> {
+        match self.find(name) {
+            None => Ok(default),
+            Some(Argument::AsInt(value)) => Ok(*value),
+            Some(_) => Err(strange(name)),
+        }
+    }
+
+    fn flag(&self, name: &str, default: bool) -> Result<bool, String> {
+        match self.find(name) {
+            None => Ok(default),
+            Some(Argument::AsBool(value)) => Ok(*value),
+            Some(_) => Err(strange(name)),
+        }
+    }
+
+    fn wholes(&self, name: &str) -> Result<Option<Vec<i64>>, String> {
+        match self.find(name) {
+            None => Ok(None),
+            Some(Argument::AsInts(values)) => Ok(Some(values.clone())),
+            Some(Argument::AsInt(value)) => Ok(Some(vec![*value])),
+            Some(_) => Err(strange(name)),
+        }
+    }
+
+    /// Whole numbers per spatial dim; one counts for all of them.
+    fn amounts(&self, name: &str, dims: usize, default: usize) -> Result<Vec<usize>, String> {
+        let values = self.wholes(name)?.filter(|values| !values.is_empty());
+        let Some(values) = values else {
+            return Ok(vec![default; dims]);
+        };
+        let values: Option<Vec<usize>> = values
+            .iter()
+            .map(|&one| usize::try_from(one).ok())
+            .collect();
+        match values.ok_or_else(|| strange(name))? {
+            one if one.len() == 1 => Ok(vec![one[0]; dims]),
+            all if all.len() == dims => Ok(all),
+            _ => Err(strange(name)),
+        }
+    }
+
+    /// The index of a dim of the input; negative ones count from the end.
+    fn dim(&self, name: &str, default: i64) -> Result<usize, String> {
+        self.index(self.whole(name, default)?)
+    }
+
+    fn index(&self, dim: i64) -> Result<usize, String> {
+        let count = self.input.len() as i64;
+        let from_start = if dim < 0 { dim + count } else { dim };
+        let is_valid = (0..count).contains(&from_start);
+        let index = usize::try_from(from_start).ok().filter(|_| is_valid);
+        index.ok_or_else(|| format!("it has no dim {dim}"))
+    }
+
+    /// The dims of a reduction; all if none is named.
+    fn dims(&self, name: &str) -> Result<Vec<usize>, String> {
+        match self.wholes(name)?.filter(|dims| !dims.is_empty()) {
+            Some(dims) => dims.into_iter().map(|dim| self.index(dim)).collect(),
+            None => Ok((0..self.input.len()).collect()),
+        }
+    }
+
+    fn has_scalar(&self, name: &str, value: f64) -> Result<bool, String> {
+        Ok((self.number(name, value)? - value).abs() < f64::EPSILON)
+    }
+}
+
+/// Names of all tensors among arguments.
+pub(super) fn tensors_of<'a>(arguments: impl Iterator<Item = &'a Argument>) -> Vec<String> {
+    let mut names = Vec::new();
+    for argument in arguments {
+        match argument {
+            Argument::AsTensor(one) => names.push(one.name.clone()),
+            Argument::AsTensors(all) => names.extend(all.iter().map(|one| one.name.clone())),
+            Argument::AsOptionalTensors(all) => {
+                names.extend(all.iter().filter_map(|one| match one {
+                    OptionalTensor::AsTensor(one) => Some(one.name.clone()),
+                    OptionalTensor::AsNone(_) => None,
+                }));
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+fn strange(name: &str) -> String {
+    format!("its argument `{name}` has a value that is not read")
+}
+
+/// The operation of a call.
+pub(super) fn translate(call: &Arguments<'_>) -> Translated {
+    let target = call.node.target.as_str();
+    let name = target.strip_prefix("torch.ops.aten.").unwrap_or(target);
+    let (base, overload) = name.split_once('.').unwrap_or((name, ""));
+    let base = base
+        .strip_suffix('_')
+        .filter(|base| !base.is_empty())
+        .unwrap_or(base);
+    let found = layer(base, overload, call)
+        .or_else(|| elementwise(base, overload, call))
+        .or_else(|| arranging(base, call));
+    found.unwrap_or_else(|| Err("no layer of Partita does this".to_owned()))
+}
+
+/// Operators with parameters, poolings and resamplings.
+fn layer(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Translated> {
+    Some(match base {
+        "conv1d" | "conv2d" | "conv3d" | "convolution" => convolution(overload, call),
+        "conv_transpose1d" | "conv_transpose2d" | "conv_transpose3d" => transposed(call),
+        "linear" => Ok((
+            Operation::Linear,
+            call.tensors(&["input", "weight", "bias"]),
+        )),
+        "batch_norm" | "instance_norm" | "group_norm" | "layer_norm" => norm(base, call),
+        "max_pool1d" | "max_pool2d" | "max_pool3d" => pool(PoolKind::Max, call),
+        "avg_pool1d" | "avg_pool2d" | "avg_pool3d" => average(call),
+        "adaptive_avg_pool1d" | "adaptive_avg_pool2d" | "adaptive_avg_pool3d" => {
+            let kind = PoolKind::Average {
+                count_padding: false,
+            };
+            Ok((Operation::AdaptivePool { kind }, call.only()))
+        }
+        "adaptive_max_pool1d" | "adaptive_max_pool2d" | "adaptive_max_pool3d" => Ok((
+            Operation::AdaptivePool {
+                kind: PoolKind::Max,
+            },
+            call.only(),
+        )),
+        "mean" => reduce(
+            PoolKind::Average {
+                count_padding: false,
+            },
+            call,
+        ),
+        "amax" => reduce(PoolKind::Max, call),
+        "upsample_nearest1d" | "upsample_nearest2d" | "upsample_nearest3d" => {
+            Ok(upsample(false, false, call))
+        }
+        "upsample_linear1d" | "upsample_bilinear2d" | "upsample_trilinear3d" => call
+            .flag("align_corners", false)
+            .map(|corners| upsample(true, corners, call)),
+        "pad" | "constant_pad_nd" => pad(call),
+        _ => return None,
+    })
+}
+
+fn convolution(overload: &str, call: &Arguments<'_>) -> Translated {
+    let dims = call.input.len().saturating_sub(2);
+    if call.flag("transposed", false)? {
+        return transposed(call);
+    }
+    let padding = match (overload, call.find("padding")) {
+        ("padding", Some(Argument::AsString(text))) if text == "same" => Padding::Same,
+        ("padding", Some(Argument::AsString(text))) if text == "valid" => {
+            Padding::Both(vec![0; dims])
+        }
+        ("padding", _) => return Err(strange("padding")),
+        _ => Padding::Both(call.amounts("padding", dims, 0)?),
+    };
+    let operation = Operation::Convolution {
+        stride: call.amounts("stride", dims, 1)?,
+        padding,
+        dilation: call.amounts("dilation", dims, 1)?,
+        groups: positive(call.whole("groups", 1)?, "groups")?,
+    };
+    Ok((operation, call.tensors(&["input", "weight", "bias"])))
+}
+
+fn transposed(call: &Arguments<'_>) -> Translated {
+    let dims = call.input.len().saturating_sub(2);
+    let operation = Operation::TransposedConvolution {
+        stride: call.amounts("stride", dims, 1)?,
+        padding: call.amounts("padding", dims, 0)?,
+        output_padding: call.amounts("output_padding", dims, 0)?,
+        dilation: call.amounts("dilation", dims, 1)?,
+        groups: positive(call.whole("groups", 1)?, "groups")?,
+    };
+    Ok((operation, call.tensors(&["input", "weight", "bias"])))
+}
+
+fn positive(value: i64, name: &str) -> Result<usize, String> {
+    let value = usize::try_from(value).ok().filter(|&value| value > 0);
+    value.ok_or_else(|| strange(name))
+}
+
+fn norm(base: &str, call: &Arguments<'_>) -> Translated {
+    let epsilon = call.number("eps", 1e-5)?;
+    let affine = call.tensors(&["input", "weight", "bias"]);
+    let operation = match base {
+        "batch_norm" => {
+            let momentum = call.number("momentum", 0.1)?;
+            let statistics = call.tensors(&["running_mean", "running_var"]);
+            if statistics.iter().any(Option::is_none) {
+                return Err("a batch norm without running statistics is not read; leave track_running_stats \
+                            on"
+                    .to_owned());
+            }
+            let inputs = affine.into_iter().chain(statistics).collect();
+            return Ok((Operation::BatchNorm { epsilon, momentum }, inputs));
+        }
+        "instance_norm" => {
+            if call.tensor("running_mean").is_some() {
+                return Err("an instance norm with running statistics is not read; leave track_running_stats \
+                            off"
+                    .to_owned());
+            }
+            Operation::GroupNorm {
+                groups: None,
+                epsilon,
+            }
+        }
+        "group_norm" => Operation::GroupNorm {
+            groups: Some(positive(call.whole("num_groups", 1)?, "num_groups")?),
+            epsilon,
+        },
+        _ => {
+            let shape = call.wholes("normalized_shape")?.unwrap_or_default();
+            Operation::LayerNorm {
+                dims: shape.len(),
+                epsilon,
+            }
+        }
+    };
+    Ok((operation, affine))
+}
+
+fn pool(kind: PoolKind, call: &Arguments<'_>) -> Translated {
+    let dims = call.input.len().saturating_sub(2);
+    if call
+        .amounts("dilation", dims, 1)?
+        .iter()
+        .any(|&one| one != 1)
+    {
+        return Err("a pooling with dilation is not read".to_owned());
+    }
+    let kernel = call.amounts("kernel_size", dims, 1)?;
+    let stride = match call.wholes("stride")?.filter(|stride| !stride.is_empty()) {
+        Some(_) => call.amounts("stride", dims, 1)?,
+        None => kernel.clone(),
+    };
+    let operation = Operation::Pool {
+        kind,
+        kernel,
+        stride,
+        padding: call.amounts("padding", dims, 0)?,
+        rounds_up: call.flag("ceil_mode", false)?,
+    };
+    Ok((operation, call.only()))
+}
+
+fn average(call: &Arguments<'_>) -> Translated {
+    if call.find("divisor_override").is_some() {
+        return Err("an average with another divisor is not read".to_owned());
+    }
+    let count_padding = call.flag("count_include_pad", true)?;
+    pool(PoolKind::Average { count_padding }, call)
+}
+
+fn reduce(kind: PoolKind, call: &Arguments<'_>) -> Translated {
+    let dims = call.dims("dim")?;
+    Ok((Operation::Reduce { kind, dims }, call.only()))
+}
+
+fn upsample(
+    is_linear: bool,
+    align_corners: bool,
+    call: &Arguments<'_>,
+) -> (Operation, Vec<Option<String>>) {
+    let first = |name| call.tensor(name);
+    let input = first("self").or_else(|| first("input"));
+    let operation = Operation::Upsample {
+        is_linear,
+        align_corners,
+    };
+    (operation, vec![input])
+}
+
+fn pad(call: &Arguments<'_>) -> Translated {
+    let amounts = call.wholes("pad")?.unwrap_or_default();
+    let sides = amounts.chunks_exact(2).map(|pair| {
+        let [low, high] = [pair[0], pair[1]].map(usize::try_from);
+        Some((low.ok()?, high.ok()?))
+    });
+    let sides = sides.collect::<Option<Vec<_>>>();
+    let sides = sides.ok_or("a pad of less than nothing cuts, which is not read")?;
+    let mode = match call.find("mode") {
+        None => "constant",
+        Some(Argument::AsString(text)) => text.as_str(),
+        Some(_) => return Err(strange("mode")),
+    };
+    let mode = match mode {
+        "constant" if call.has_scalar("value", 0.0)? => Some(PadMode::Zero),
+        "reflect" => Some(PadMode::Reflect),
+        "replicate" => Some(PadMode::Replicate),
+        "circular" => None,
+        _ => return Err("a pad with other values than 0 is not read".to_owned()),
+    };
+    Ok((Operation::Pad { sides, mode }, call.only()))
+}
+
+/// Functions of elements, and sums and products of two tensors.
+fn elementwise(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Translated> {
+    let input = || call.only();
+    let function = |operation| Ok((operation, input()));
+    let activation = |activation| function(Operation::Activation(activation));
+    Some(match base {
+        "relu" => function(Operation::LeakyRelu { slope: 0.0 }),
+        "leaky_relu" => call
+            .number("negative_slope", 0.01)
+            .map(|slope| (Operation::LeakyRelu { slope }, input())),
+        "prelu" => Ok((Operation::Prelu, call.tensors(&["self", "weight"]))),
+        "elu" => elu(call),
+        "gelu" => match call.find("approximate") {
+            None => activation(Activation::Gelu),
+            Some(Argument::AsString(text)) if text == "none" => activation(Activation::Gelu),
+            Some(_) => Err("GELU approximated by tanh is not read".to_owned()),
+        },
+        "silu" => activation(Activation::Silu),
+        "sigmoid" => activation(Activation::Sigmoid),
+        "tanh" => activation(Activation::Tanh),
+        "softmax" | "_softmax" => call
+            .dim("dim", -1)
+            .map(|dim| (Operation::Softmax { dim }, input())),
+        "dropout" => call
+            .number("p", 0.5)
+            .map(|rate| (Operation::Dropout { rate }, call.only())),
+        "add" => sum(call),
+        "mul" if overload == "Tensor" => match call.tensor("other") {
+            Some(_) => Ok((Operation::Multiply, call.tensors(&["self", "other"]))),
+            None => Err("a product with a number is not read".to_owned()),
+        },
+        "cat" | "concat" => match call.find("tensors") {
+            Some(argument) => call.dim("dim", 0).map(|dim| {
+                let inputs = tensors_of([argument].into_iter()).into_iter().map(Some);
+                (Operation::Concat { dim }, inputs.collect())
+            }),
+            None => Err(strange("tensors")),
+        },
+        _ => return None,
+    })
+}
+
+fn elu(call: &Arguments<'_>) -> Translated {
+    if !call.has_scalar("scale", 1.0)? || !call.has_scalar("input_scale", 1.0)? {
+        return Err("an ELU with scales (SELU, CELU) is not read".to_owned());
+    }
+    let alpha = call.number("alpha", 1.0)?;
+    Ok((
+        Operation::Activation(Activation::Elu { alpha }),
+        call.only(),
+    ))
+}
+
+fn sum(call: &Arguments<'_>) -> Translated {
+    if call.tensor("other").is_none() {
+        return Err("a sum with a number is not read".to_owned());
+    }
+    if !call.has_scalar("alpha", 1.0)? {
+        return Err("a sum with a factor is not read".to_owned());
+    }
+    Ok((Operation::Add, call.tensors(&["self", "other"])))
+}
+
+/// Operators that move elements, or nothing.
+fn arranging(base: &str, call: &Arguments<'_>) -> Option<Translated> {
+    let input = || call.only();
+    Some(match base {
+        "view" | "reshape" | "_unsafe_view" | "flatten" | "unflatten" | "squeeze" | "unsqueeze"
+        | "view_as" | "reshape_as" => Ok((Operation::Reshape, input())),
+        "permute" => match call.wholes("dims") {
+            Ok(Some(dims)) => dims
+                .into_iter()
+                .map(|dim| call.index(dim))
+                .collect::<Result<Vec<_>, _>>()
+                .map(|order| (Operation::Permute { order }, input())),
+            Ok(None) | Err(_) => Err(strange("dims")),
+        },
+        "transpose" | "swapaxes" => transpose(call),
+        "contiguous" | "clone" | "detach" | "alias" | "lift_fresh_copy" => {
+            Ok((Operation::Identity, input()))
+        }
+        "to" | "_to_copy" | "type_as" if call.is_one_type => Ok((Operation::Identity, input())),
+        "to" | "_to_copy" | "type_as" => {
+            Err("a change of the type of numbers is not read".to_owned())
+        }
+        "repeat" | "expand" => Ok((Operation::Repeat, input())),
+        "narrow" => parts(call, |dim| {
+            Ok((
+                dim,
+                vec![positive_or_zero(call.whole("start", 0)?, "start")?],
+            ))
+        }),
+        "slice" => parts(call, |dim| slice(call, dim)),
+        "split" | "split_with_sizes" | "chunk" | "unsafe_chunk" | "unsafe_split" => {
+            parts(call, |dim| {
+                let extents = call
+                    .outputs
+                    .iter()
+                    .map(|shape| shape.get(dim).copied().unwrap_or(0));
+                let starts = extents.scan(0, |next, extent| {
+                    let start = *next;
+                    *next += extent;
+                    Some(start)
+                });
+                Ok((dim, starts.collect()))
+            })
+        }
+        _ => return None,
+    })
+}
+
+fn transpose(call: &Arguments<'_>) -> Translated {
+    let (first, second) = (call.dim("dim0", 0)?, call.dim("dim1", 1)?);
+    let mut order: Vec<usize> = (0..call.input.len()).collect();
+    order.swap(first, second);
+    Ok((Operation::Permute { order }, call.only()))
+}
+
+fn positive_or_zero(value: i64, name: &str) -> Result<usize, String> {
+    usize::try_from(value).map_err(|_| strange(name))
+}
+
+fn parts(
+    call: &Arguments<'_>,
+    starts: impl Fn(usize) -> Result<(usize, Vec<usize>), String>,
+) -> Translated {
+    let (dim, starts) = starts(call.dim("dim", 0)?)?;
+    Ok((Operation::Parts { dim, starts }, call.only()))
+}
+
+fn slice(call: &Arguments<'_>, dim: usize) -> Result<(usize, Vec<usize>), String> {
+    if call.whole("step", 1)? != 1 {
+        return Err("a slice with a step is not read".to_owned());
+    }
+    let extent = call.input[dim] as i64;
+    let start = call.whole("start", 0)?;
+    let start = if start < 0 {
+        (start + extent).max(0)
+    } else {
+        start.min(extent)
+    };
+    Ok((dim, vec![positive_or_zero(start, "start")?]))
+}

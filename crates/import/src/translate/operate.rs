@@ -1,0 +1,640 @@
+//! Operations that compute.
+
+use super::{Fault, Read, Tensor, Translation, reason};
+use crate::layout::{Axis, Layout};
+use crate::network::{Call, Operation, Padding};
+use partita_graph::ParameterRole::{
+    Beta, Bias, Gamma, RunningMean, RunningVariance, Slope, Weight,
+};
+use partita_graph::{
+    Convolution, Interpolation, NodeId, Op, ParameterRole, Pool, PoolKind, PreluSlopes, Resample,
+    Shape, TransposedConvolution,
+};
+use partita_space::Window;
+
+/// Parameters of a node; none for those that are constant.
+type Parameters = Vec<(ParameterRole, Option<Read>)>;
+
+impl Translation<'_> {
+    /// The outputs of a call.
+    pub(super) fn operate(
+        &mut self,
+        call: &Call,
+        operation: &Operation,
+    ) -> Result<Vec<Tensor>, Fault> {
+        if let Some(values) = self.arrange(call, operation)? {
+            return Ok(values);
+        }
+        if let (Operation::Multiply, Some(index)) = (operation, self.factor(call)) {
+            return Ok(vec![self.scale(call, index)?]);
+        }
+        let tensor = self.tensor(call, 0)?;
+        let one = match operation {
+            Operation::Convolution { .. } => self.convolution(call, operation, &tensor),
+            Operation::TransposedConvolution { .. } => self.transposed(call, operation, &tensor),
+            Operation::Linear => self.linear(call, &tensor),
+            &Operation::BatchNorm { epsilon, momentum } => {
+                let mut parameters = self.affine(call)?;
+                for (role, index) in [(RunningMean, 3), (RunningVariance, 4)] {
+                    parameters.push((role, self.parameter(call, index)?));
+                }
+                self.norm(
+                    call,
+                    Op::BatchNorm { epsilon, momentum },
+                    &tensor,
+                    &parameters,
+                )
+            }
+            &Operation::GroupNorm { groups, epsilon } => {
+                let parameters = self.affine(call)?;
+                self.norm(
+                    call,
+                    Op::GroupNorm { groups, epsilon },
+                    &tensor,
+                    &parameters,
+                )
+            }
+            &Operation::LayerNorm { dims, epsilon } => {
+                self.layer_norm(call, (dims, epsilon), &tensor)
+            }
+            Operation::Pool { .. } => self.pool(call, operation, &tensor),
+            &Operation::AdaptivePool { kind } => self.adaptive(call, kind, &tensor),
+            Operation::Reduce { kind, dims } => self.reduce(call, (*kind, dims), &tensor),
+            &Operation::Upsample {
+                is_linear,
+                align_corners,
+            } => self.upsample(call, (is_linear, align_corners), &tensor),
+            Operation::Pad { sides, mode } => {
+                let Some(mode) = *mode else {
+                    return reason(
+                        "circular padding is not read; a convolution of the model form has it as `periodic`",
+                    );
+                };
+                let sides = self.sides(&tensor, sides)?;
+                self.resample(call, Resample::Pad { sides, mode }, &tensor)
+            }
+            &Operation::LeakyRelu { slope } => self.function(
+                call,
+                Op::LeakyRelu {
+                    negative_slope: slope,
+                },
+                &tensor,
+            ),
+            &Operation::Activation(activation) => {
+                self.function(call, Op::Activation(activation), &tensor)
+            }
+            Operation::Prelu => self.prelu(call, &tensor),
+            &Operation::Softmax { dim } => match tensor.layout.axes(dim) {
+                [Axis::Channel] => self.function(call, Op::Softmax, &tensor),
+                _ => reason("a softmax over another dim than channels is not read"),
+            },
+            &Operation::Dropout { rate } => self.function(call, Op::Dropout { rate }, &tensor),
+            Operation::Add => self.add(call, &tensor),
+            Operation::Multiply => self.multiply(call, &tensor),
+            Operation::Concat { .. }
+            | Operation::Parts { .. }
+            | Operation::Reshape
+            | Operation::Permute { .. }
+            | Operation::Repeat
+            | Operation::Identity => return Ok(vec![tensor]),
+        };
+        Ok(vec![one?])
+    }
+
+    fn function(&mut self, call: &Call, op: Op, tensor: &Tensor) -> Result<Tensor, Fault> {
+        let node = self.plain(call, op, &[tensor.node])?;
+        Ok(Tensor {
+            node,
+            layout: tensor.layout.clone(),
+        })
+    }
+
+    /// A node whose output is an image, with the axes of `image` where these are not in the order of images.
+    fn image(&self, node: NodeId) -> Tensor {
+        let layout = Layout::image(self.builder.shape(node), self.rank);
+        Tensor { node, layout }
+    }
+
+    fn check_image(&self, tensor: &Tensor) -> Result<(), Fault> {
+        if tensor.layout.is_image(self.shape(tensor), self.rank) {
+            return Ok(());
+        }
+        reason("its input is no image: samples, channels, then space")
+    }
+
+    fn convolution(
+        &mut self,
+        call: &Call,
+        operation: &Operation,
+        tensor: &Tensor,
+    ) -> Result<Tensor, Fault> {
+        let Operation::Convolution {
+            stride,
+            padding,
+            dilation,
+            groups,
+        } = operation
+        else {
+            return reason("it is no convolution");
+        };
+        self.check_image(tensor)?;
+        let (weight, bias) = self.weights(call)?;
+        let kernel = weight.shape.get(2..).unwrap_or_default();
+        let window = self.windows(kernel, |dim| {
+            let (low, high) = match padding {
+                Padding::Both(both) => (both[dim], both[dim]),
+                Padding::Same => {
+                    let all = dilation[dim] * kernel[dim].saturating_sub(1);
+                    (all / 2, all - all / 2)
+                }
+            };
+            Window {
+                kernel: kernel[dim],
+                stride: stride[dim],
+                dilation: dilation[dim],
+                pad_low: low,
+                pad_high: high,
+            }
+        })?;
+        let op = Op::Convolution(Convolution {
+            filters: weight.shape[0],
+            window,
+            periodic: false,
+            groups: *groups,
+            bias: bias.is_some(),
+        });
+        let node = self.node(call, op, &[tensor.node], &weighted(weight, bias))?;
+        Ok(self.image(node))
+    }
+
+    fn transposed(
+        &mut self,
+        call: &Call,
+        operation: &Operation,
+        tensor: &Tensor,
+    ) -> Result<Tensor, Fault> {
+        let Operation::TransposedConvolution {
+            stride,
+            padding,
+            output_padding,
+            dilation,
+            groups,
+        } = operation
+        else {
+            return reason("it is no transposed convolution");
+        };
+        self.check_image(tensor)?;
+        let (weight, bias) = self.weights(call)?;
+        let kernel = weight.shape.get(2..).unwrap_or_default();
+        let window = self.windows(kernel, |dim| Window {
+            kernel: kernel[dim],
+            stride: stride[dim],
+            dilation: dilation[dim],
+            pad_low: padding[dim],
+            pad_high: padding[dim],
+        })?;
+        let mut more = [0; 3];
+        more[3 - self.rank..].copy_from_slice(output_padding);
+        let op = Op::TransposedConvolution(TransposedConvolution {
+            filters: weight
+                .shape
+                .get(1)
+                .copied()
+                .unwrap_or_default()
+                .saturating_mul(*groups),
+            window,
+            output_padding: more,
+            groups: *groups,
+            bias: bias.is_some(),
+        });
+        let node = self.node(call, op, &[tensor.node], &weighted(weight, bias))?;
+        Ok(self.image(node))
+    }
+
+    fn linear(&mut self, call: &Call, tensor: &Tensor) -> Result<Tensor, Fault> {
+        let (weight, bias) = self.weights(call)?;
+        let features = weight.shape.first().copied().unwrap_or_default();
+        let shape = self.shape(tensor);
+        let last = tensor.layout.dims() - 1;
+        let (input, layout) = match tensor.layout.axes(last) {
+            [] | [Axis::Channel] => (tensor.node, tensor.layout.clone()),
+            axes if tensor.layout.dims() == 2 && is_flat(axes) => {
+                let name = self.free(&format!(
+                    "{}.flatten",
+                    self.name(call, &[(Weight, Some(weight.clone()))])
+                ));
+                let node = self.builder.flatten(&name, tensor.node)?;
+                (node, Layout::features(self.builder.shape(node)))
+            }
+            _ => {
+                return reason(
+                    "its last dim is neither channels nor all of an image in PyTorch's order",
+                );
+            }
+        };
+        let op = if self.builder.shape(input).extent == [1; 3] {
+            Op::Linear {
+                features,
+                bias: bias.is_some(),
+            }
+        } else {
+            if shape.channels == 1 {
+                return reason("a linear layer over one of several dims of space is not read");
+            }
+            Op::Convolution(Convolution {
+                filters: features,
+                window: [Window::ONE; 3],
+                periodic: false,
+                groups: 1,
+                bias: bias.is_some(),
+            })
+        };
+        let node = self.node(call, op, &[input], &weighted(weight, bias))?;
+        Ok(Tensor {
+            node,
+            layout: layout.with_channels(last, features),
+        })
+    }
+
+    fn weights(&self, call: &Call) -> Result<(Read, Option<Read>), Fault> {
+        match self.parameter(call, 1)? {
+            Some(weight) if weight.shape.len() >= 2 => Ok((weight, self.parameter(call, 2)?)),
+            Some(_) | None => reason("it has no weight that is read"),
+        }
+    }
+
+    /// A window for each of D, H, W.
+    fn windows(
+        &self,
+        kernel: &[usize],
+        window: impl Fn(usize) -> Window,
+    ) -> Result<[Window; 3], Fault> {
+        if kernel.len() != self.rank {
+            return reason(format!(
+                "its window has {} dims, and the network's input {}",
+                kernel.len(),
+                self.rank
+            ));
+        }
+        let missing = 3 - self.rank;
+        Ok(std::array::from_fn(|dim| match dim.checked_sub(missing) {
+            Some(dim) => window(dim),
+            None => Window::ONE,
+        }))
+    }
+
+    /// Scale and shift; constant where there is none.
+    fn affine(&self, call: &Call) -> Result<Parameters, Fault> {
+        Ok(vec![
+            (Gamma, self.parameter(call, 1)?),
+            (Beta, self.parameter(call, 2)?),
+        ])
+    }
+
+    fn norm(
+        &mut self,
+        call: &Call,
+        op: Op,
+        tensor: &Tensor,
+        parameters: &Parameters,
+    ) -> Result<Tensor, Fault> {
+        let shape = self.shape(tensor);
+        if *tensor.layout.axes(0) != [Axis::Sample]
+            || (shape.channels > 1 && *tensor.layout.axes(1) != [Axis::Channel])
+        {
+            return reason("its second dim is not channels");
+        }
+        let node = self.node(call, op, &[tensor.node], parameters)?;
+        Ok(Tensor {
+            node,
+            layout: tensor.layout.clone(),
+        })
+    }
+
+    fn layer_norm(
+        &mut self,
+        call: &Call,
+        (dims, epsilon): (usize, f64),
+        tensor: &Tensor,
+    ) -> Result<Tensor, Fault> {
+        let count = tensor.layout.dims();
+        let axes: Vec<Axis> = (count.saturating_sub(dims)..count)
+            .flat_map(|dim| tensor.layout.axes(dim))
+            .copied()
+            .collect();
+        if axes != [Axis::Channel] {
+            return reason(
+                "a layer norm over more than the channels, as the last dim, is not read",
+            );
+        }
+        let parameters = self.affine(call)?;
+        let node = self.node(call, Op::LayerNorm { epsilon }, &[tensor.node], &parameters)?;
+        Ok(Tensor {
+            node,
+            layout: tensor.layout.clone(),
+        })
+    }
+
+    fn pool(
+        &mut self,
+        call: &Call,
+        operation: &Operation,
+        tensor: &Tensor,
+    ) -> Result<Tensor, Fault> {
+        let Operation::Pool {
+            kind,
+            kernel,
+            stride,
+            padding,
+            rounds_up,
+        } = operation
+        else {
+            return reason("it is no pooling");
+        };
+        self.check_image(tensor)?;
+        let output = call
+            .outputs
+            .first()
+            .map_or(&[][..], |name| self.network.shape(name));
+        let extent = self.shape(tensor).extent;
+        let missing = 3 - self.rank;
+        let mut overhangs = false;
+        let window = self.windows(kernel, |dim| {
+            let outputs = output.get(dim + 2).copied().unwrap_or(1);
+            let read = outputs.saturating_sub(1) * stride[dim] + kernel[dim];
+            let more = read.saturating_sub(extent[missing + dim] + 2 * padding[dim]);
+            Window {
+                kernel: kernel[dim],
+                stride: stride[dim],
+                dilation: 1,
+                pad_low: padding[dim],
+                pad_high: padding[dim] + if *rounds_up { more } else { 0 },
+            }
+        })?;
+        for (one, both) in window[missing..].iter().zip(padding) {
+            overhangs |= one.pad_high > *both;
+        }
+        if overhangs
+            && *kind
+                == (PoolKind::Average {
+                    count_padding: true,
+                })
+        {
+            return reason(
+                "an average with ceil_mode that counts padding is not read; set count_include_pad=False",
+            );
+        }
+        let node = self.plain(call, Op::Pool(Pool::new(*kind, window)), &[tensor.node])?;
+        Ok(self.image(node))
+    }
+
+    fn adaptive(&mut self, call: &Call, kind: PoolKind, tensor: &Tensor) -> Result<Tensor, Fault> {
+        self.check_image(tensor)?;
+        let extent = self.shape(tensor).extent;
+        let sizes = call
+            .outputs
+            .first()
+            .map_or(&[][..], |name| self.network.shape(name));
+        let mut outputs = [1; 3];
+        let missing = 3 - self.rank;
+        for (dim, output) in outputs[missing..].iter_mut().enumerate() {
+            *output = sizes.get(dim + 2).copied().unwrap_or(1);
+        }
+        if outputs == extent {
+            return Ok(tensor.clone());
+        }
+        let op = match kind {
+            _ if outputs == [1; 3] => Op::Pool(Pool::global(kind, extent)),
+            PoolKind::Average { .. } => Op::Resample(Resample::AdaptiveAverage { outputs }),
+            PoolKind::Max | PoolKind::L2 => {
+                let mut dims = extent.iter().zip(outputs);
+                if dims.any(|(extent, outputs)| outputs == 0 || !extent.is_multiple_of(outputs)) {
+                    return reason(
+                        "an adaptive maximum over windows of different extents is not read",
+                    );
+                }
+                let tiles = std::array::from_fn(|dim| Window::tile(extent[dim] / outputs[dim]));
+                Op::Pool(Pool::new(kind, tiles))
+            }
+        };
+        let node = self.plain(call, op, &[tensor.node])?;
+        Ok(self.image(node))
+    }
+
+    /// Mean or maximum over dims of space.
+    fn reduce(
+        &mut self,
+        call: &Call,
+        (kind, dims): (PoolKind, &[usize]),
+        tensor: &Tensor,
+    ) -> Result<Tensor, Fault> {
+        let shape = self.shape(tensor);
+        let axes: Vec<Axis> = dims
+            .iter()
+            .flat_map(|&dim| tensor.layout.axes(dim))
+            .copied()
+            .collect();
+        if axes.iter().any(|axis| !matches!(axis, Axis::Space(_))) {
+            return reason("a mean or maximum over samples or channels is not read");
+        }
+        let sizes = call
+            .outputs
+            .first()
+            .map_or(&[][..], |name| self.network.shape(name));
+        let keeps = sizes.len() == tensor.layout.dims();
+        let layout = tensor.layout.reduced(dims, keeps);
+        let is_read = |dim: usize| axes.contains(&Axis::Space(dim));
+        let node = if axes.is_empty() {
+            tensor.node
+        } else {
+            let is_all = (0..3).all(|dim| is_read(dim) || shape.extent[dim] == 1);
+            let tile = |dim| {
+                if is_read(dim) {
+                    Window::tile(shape.extent[dim])
+                } else {
+                    Window::ONE
+                }
+            };
+            let pool = if is_all {
+                Pool::global(kind, shape.extent)
+            } else {
+                Pool::new(kind, std::array::from_fn(tile))
+            };
+            self.plain(call, Op::Pool(pool), &[tensor.node])?
+        };
+        Ok(Tensor { node, layout })
+    }
+
+    fn upsample(
+        &mut self,
+        call: &Call,
+        (is_linear, align_corners): (bool, bool),
+        tensor: &Tensor,
+    ) -> Result<Tensor, Fault> {
+        self.check_image(tensor)?;
+        let extent = self.shape(tensor).extent;
+        let sizes = call
+            .outputs
+            .first()
+            .map_or(&[][..], |name| self.network.shape(name));
+        let missing = 3 - self.rank;
+        let mut factors = [1; 3];
+        for dim in missing..3 {
+            let output = sizes.get(dim - missing + 2).copied().unwrap_or(0);
+            if output == 0 || !output.is_multiple_of(extent[dim]) {
+                return reason(format!(
+                    "it resizes {} to {output}, and whole factors are possible",
+                    extent[dim]
+                ));
+            }
+            factors[dim] = output / extent[dim];
+        }
+        if factors == [1; 3] {
+            return Ok(tensor.clone());
+        }
+        let interpolation = if is_linear {
+            Interpolation::Linear { align_corners }
+        } else {
+            Interpolation::Nearest
+        };
+        self.resample(
+            call,
+            Resample::Upsample {
+                factors,
+                interpolation,
+            },
+            tensor,
+        )
+    }
+
+    fn resample(
+        &mut self,
+        call: &Call,
+        resample: Resample,
+        tensor: &Tensor,
+    ) -> Result<Tensor, Fault> {
+        let node = self.plain(call, Op::Resample(resample), &[tensor.node])?;
+        Ok(self.image(node))
+    }
+
+    /// Pads of D, H, W from those of dims, the last dim first.
+    fn sides(
+        &self,
+        tensor: &Tensor,
+        pads: &[(usize, usize)],
+    ) -> Result<[(usize, usize); 3], Fault> {
+        self.check_image(tensor)?;
+        let mut sides = [(0, 0); 3];
+        for (index, &pad) in pads.iter().enumerate() {
+            if pad == (0, 0) {
+                continue;
+            }
+            let Some(dim) = 2usize
+                .checked_sub(index)
+                .filter(|&dim| dim >= 3 - self.rank)
+            else {
+                return reason("padding of samples or channels is not read");
+            };
+            sides[dim] = pad;
+        }
+        Ok(sides)
+    }
+
+    fn prelu(&mut self, call: &Call, tensor: &Tensor) -> Result<Tensor, Fault> {
+        let Some(slopes) = self.parameter(call, 1)? else {
+            return reason("it has no slopes that are read");
+        };
+        let count = slopes.shape.iter().product::<usize>();
+        let kind = if count == 1 {
+            PreluSlopes::One
+        } else {
+            PreluSlopes::Channel
+        };
+        self.norm(call, Op::Prelu(kind), tensor, &vec![(Slope, Some(slopes))])
+    }
+
+    fn add(&mut self, call: &Call, left: &Tensor) -> Result<Tensor, Fault> {
+        let right = self.tensor(call, 1)?;
+        if left.layout != right.layout || self.shape(left) != self.shape(&right) {
+            return reason("a sum of tensors of different extents or orders of dims is not read");
+        }
+        let node = self.plain(call, Op::Add, &[left.node, right.node])?;
+        Ok(Tensor {
+            node,
+            layout: left.layout.clone(),
+        })
+    }
+
+    /// The index of the input of a product that is a parameter.
+    fn factor(&self, call: &Call) -> Option<usize> {
+        (0..2).find(|&index| matches!(self.parameter(call, index), Ok(Some(_))))
+    }
+
+    /// A factor per channel that is trained: a convolution of each channel for itself.
+    fn scale(&mut self, call: &Call, index: usize) -> Result<Tensor, Fault> {
+        let tensor = self.tensor(call, 1 - index)?;
+        let Some(factor) = self.parameter(call, index)? else {
+            return reason("it has no factor that is read");
+        };
+        let channels = self.shape(&tensor).channels;
+        // Dims are aligned at their ends.
+        let first = tensor.layout.dims().checked_sub(factor.shape.len());
+        let is_per_channel = first.is_some_and(|first| {
+            let mut dims = factor.shape.iter().enumerate();
+            dims.all(|(dim, &extent)| {
+                extent == 1
+                    || (extent == channels && *tensor.layout.axes(first + dim) == [Axis::Channel])
+            })
+        });
+        if !is_per_channel || factor.shape.iter().product::<usize>() != channels {
+            return reason("a product with a parameter that is no factor per channel is not read");
+        }
+        let op = Op::Convolution(Convolution {
+            filters: channels,
+            window: [Window::ONE; 3],
+            periodic: false,
+            groups: channels,
+            bias: false,
+        });
+        let node = self.node(call, op, &[tensor.node], &weighted(factor, None))?;
+        Ok(Tensor {
+            node,
+            layout: tensor.layout,
+        })
+    }
+
+    fn multiply(&mut self, call: &Call, first: &Tensor) -> Result<Tensor, Fault> {
+        let second = self.tensor(call, 1)?;
+        let volume = |one: &Tensor| self.shape(one).volume();
+        let (large, small) = if volume(first) >= volume(&second) {
+            (first, &second)
+        } else {
+            (&second, first)
+        };
+        let (shape, factors): (Shape, Shape) = (self.shape(large), self.shape(small));
+        let is_per_channel = factors.extent == [1; 3] && factors.channels == shape.channels;
+        let is_per_position = factors.channels == 1 && factors.extent == shape.extent;
+        let fits = shape == factors || is_per_channel || is_per_position;
+        if !fits || !large.layout.broadcasts(&small.layout) {
+            return reason("a product of tensors of these extents or orders of dims is not read");
+        }
+        let (inputs, layout) = ([large.node, small.node], large.layout.clone());
+        let node = self.plain(call, Op::Multiply, &inputs)?;
+        Ok(Tensor { node, layout })
+    }
+}
+
+/// Whether the axes are channels, then space in order.
+fn is_flat(axes: &[Axis]) -> bool {
+    let order = |axis: &Axis| match axis {
+        Axis::Sample => 0,
+        Axis::Channel => 1,
+        Axis::Space(dim) => 2 + dim,
+    };
+    axes.first() != Some(&Axis::Sample) && axes.is_sorted_by_key(order)
+}
+
+fn weighted(weight: Read, bias: Option<Read>) -> Parameters {
+    let bias = bias.map(|bias| (Bias, Some(bias)));
+    [(Weight, Some(weight))].into_iter().chain(bias).collect()
+}
