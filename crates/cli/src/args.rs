@@ -37,6 +37,8 @@ pub enum Verb {
     Models(ModelsArgs),
     /// Show layers, shapes, parameters, flops and bytes of a model
     Inspect(InspectArgs),
+    /// Show what a network of PyTorch becomes, and write it as a model file
+    Import(ImportNetworkArgs),
     /// Print the program of every rank as text, verified
     Lower(LowerArgs),
     /// Predict time and memory of a training step on a machine
@@ -105,6 +107,29 @@ pub struct InspectArgs {
     #[arg(long, conflicts_with = "json")]
     pub text: bool,
     /// Print JSON, in SI base units
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `partita import`.
+#[derive(Debug, Args)]
+pub struct ImportNetworkArgs {
+    /// Network that `torch.export.save` wrote
+    #[arg(value_name = "FILE.pt2")]
+    pub source: PathBuf,
+    /// Model file to write
+    #[arg(long, value_name = "FILE.model")]
+    pub out: Option<PathBuf>,
+    /// Weight file to write, in PyTorch's names and axis order
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub weights: Option<PathBuf>,
+    /// Loss, as in a model file, like "softmax_cross_entropy smoothing=0.1" (default: by the output)
+    #[arg(long, value_name = "LOSS")]
+    pub loss: Option<String>,
+    /// Output that is trained, from 0, where the network returns several
+    #[arg(long, value_name = "N")]
+    pub output: Option<usize>,
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -101,6 +101,7 @@ from_library!(
     CalibrateError,
     CompareError,
     DatasetError,
+    ImportModelError,
     ModelError,
     PlanningError,
     RunFileError,

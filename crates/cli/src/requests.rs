@@ -2,21 +2,21 @@
 
 use crate::args::{
     BatchNormName, CalibrateArgs, CheckName, ConvertArgs, CosmologyArgs, DigitsArgs,
-    DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, InferArgs, InputArgs,
-    InterpolationName, IoName, KindName, LowerArgs, MakingArgs, NamesName, OffloadArgs,
-    OptimizerName, OrientationName, OutputName, PlanArgs, PrecisionName, PredictArgs, SampleName,
-    SegmentationArgs, ShapesArgs, SplitName, StoreName, StoredName, TileWeightsName, TrainArgs,
-    TrainingArgs, TuneArgs, UnitsName, VolumesName,
+    DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, ImportNetworkArgs,
+    InferArgs, InputArgs, InterpolationName, IoName, KindName, LowerArgs, MakingArgs, NamesName,
+    OffloadArgs, OptimizerName, OrientationName, OutputName, PlanArgs, PrecisionName, PredictArgs,
+    SampleName, SegmentationArgs, ShapesArgs, SplitName, StoreName, StoredName, TileWeightsName,
+    TrainArgs, TrainingArgs, TuneArgs, UnitsName, VolumesName,
 };
 use crate::error::CliError;
 use crate::number::Cores;
 use partita::{
     ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, ConvertRequest, CosmologyRequest,
-    DigitsRequest, ErrorKind, FLOATS, ForwardRequest, InferRequest, InputRequest, IoChoice, LAMB,
-    LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV, OffloadRequest, PlanRequest,
-    PredictRequest, PredictionUnits, ResumeFrom, SCALED_COUNTS, SGD, SegmentationRequest, Setting,
-    ShapesRequest, StoreKind, StrategyChoice, TilesAsked, TrainRequest, Training, TuneRequest,
-    VolumeMode, WeightNames,
+    DigitsRequest, ErrorKind, FLOATS, ForwardRequest, ImportRequest, InferRequest, InputRequest,
+    IoChoice, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV, OffloadRequest,
+    PlanRequest, PredictRequest, PredictionUnits, ResumeFrom, SCALED_COUNTS, SGD,
+    SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice, TilesAsked,
+    TrainRequest, Training, TuneRequest, VolumeMode, WeightNames,
 };
 use partita_data::Split;
 use partita_data::{ConvertSpec, GeometrySpec, Interpolation, Keys, VoxelOrientation};
@@ -363,6 +363,19 @@ impl ExportArgs {
             out: self.out.clone(),
             names: self.names.names(),
             selection: self.selection.selection(),
+        }
+    }
+}
+
+impl ImportNetworkArgs {
+    /// The request to the library.
+    pub fn request(&self) -> ImportRequest {
+        ImportRequest {
+            source: self.source.clone(),
+            out: self.out.clone(),
+            weights: self.weights.clone(),
+            loss: self.loss.clone(),
+            output: self.output,
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The verbs: each makes a request from arguments and prints the result as text or JSON.
 
 use crate::args::{
-    CalibrateArgs, CompareArgs, DataVerb, DoctorArgs, EvaluateArgs, InferArgs, InspectArgs,
-    LowerArgs, ModelsArgs, PlanArgs, PredictArgs, TrainArgs, TuneArgs, Verb, WeightsVerb,
+    CalibrateArgs, CompareArgs, DataVerb, DoctorArgs, EvaluateArgs, ImportNetworkArgs, InferArgs,
+    InspectArgs, LowerArgs, ModelsArgs, PlanArgs, PredictArgs, TrainArgs, TuneArgs, Verb,
+    WeightsVerb,
 };
 use crate::demo;
 use crate::draft::Draft;
@@ -27,6 +28,7 @@ pub fn run(context: &Context, verb: &Verb, out: &mut dyn Write) -> Result<(), Cl
     match verb {
         Verb::Models(args) => models(args, out),
         Verb::Inspect(args) => inspect(args, out),
+        Verb::Import(args) => import(args, out),
         Verb::Lower(args) => lower(context, args, out),
         Verb::Predict(args) => predict(context, args, out),
         Verb::Plan(args) => plan(context, args, out),
@@ -54,6 +56,7 @@ fn cores(verb: &Verb) -> Option<&Cores> {
         Verb::Demo(args) => &args.on,
         Verb::Models(_)
         | Verb::Inspect(_)
+        | Verb::Import(_)
         | Verb::Lower(_)
         | Verb::Train(_)
         | Verb::Serve(_)
@@ -81,6 +84,11 @@ fn inspect(args: &InspectArgs, out: &mut dyn Write) -> Result<(), CliError> {
         return Ok(write!(out, "{}", model.text())?);
     }
     write_result(out, args.json, &model, text::inspect)
+}
+
+fn import(args: &ImportNetworkArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let found = partita::import(&args.request())?;
+    write_result(out, args.json, &found, text::import)
 }
 
 fn lower(context: &Context, args: &LowerArgs, out: &mut dyn Write) -> Result<(), CliError> {

@@ -2,6 +2,7 @@
 
 use partita_files::read_text;
 use partita_graph::{Graph, text, zoo};
+use partita_import::{ImportError, Imported, Options};
 use partita_site::near_file::{files_in, near_file};
 use partita_site::{ErrorKind, Fault};
 use partita_space::help::{Help, extend};
@@ -13,10 +14,12 @@ use std::sync::{Mutex, PoisonError};
 
 /// What the name of a model file ends in.
 const END: &str = "model";
+/// What the name of a program that PyTorch exported ends in.
+const EXPORTED: &str = "pt2";
 
 /// What a model may be.
-const POSSIBLE: &str = "a file in the form that `partita inspect MODEL --text` prints, or a name that \
-                        `partita models` lists";
+const POSSIBLE: &str = "a file in the form that `partita inspect MODEL --text` prints, a .pt2 file of torch.export.save, or a \
+                        name that `partita models` lists";
 
 /// A model cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +87,25 @@ pub enum ModelError {
         path: String,
         /// The first error in its text.
         source: Box<text::TextError>,
+    },
+    /// An exported program cannot be imported.
+    #[error("{path}: {source}")]
+    Import {
+        /// The file.
+        path: String,
+        /// Why.
+        source: Box<ImportError>,
+    },
+    /// An exported network whose loss nothing names.
+    #[error(
+        "{path} has no loss, as networks of PyTorch have none{}",
+        Help::possible("the losses of the page \"Models\"").nearest(format_args!("`loss = \"{nearest}\"` in the run file"))
+    )]
+    NoLoss {
+        /// The file.
+        path: String,
+        /// The loss that its output suggests.
+        nearest: String,
     },
 }
 
@@ -161,6 +183,9 @@ pub fn resolve(asked: &str) -> Result<Graph, ModelError> {
             Some(_) | None => error.into(),
         });
     }
+    if is_exported(path) {
+        return Ok(import(asked, &Options::default())?.graph);
+    }
     if let Some((kind, more)) = foreign(path) {
         return Err(ModelError::Foreign {
             path: asked.to_owned(),
@@ -174,6 +199,34 @@ pub fn resolve(asked: &str) -> Result<Graph, ModelError> {
         source: Box::new(source),
     };
     text::parse(&text).map_err(not_a_model)
+}
+
+/// Imports an exported program.
+///
+/// Errors: a file that cannot be read or expressed.
+pub fn import(path: &str, options: &Options) -> Result<Imported, ModelError> {
+    partita_import::read(path.as_ref(), options).map_err(|source| ModelError::Import {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })
+}
+
+/// Checks that the loss of a model is not only assumed.
+///
+/// Errors: an exported program, which has none.
+pub fn check_loss(name: &str, graph: &Graph) -> Result<(), ModelError> {
+    if !is_exported(Path::new(name)) {
+        return Ok(());
+    }
+    let nearest = graph.nodes.last().map_or("", |loss| loss.op.keyword());
+    Err(ModelError::NoLoss {
+        path: name.to_owned(),
+        nearest: nearest.to_owned(),
+    })
+}
+
+fn is_exported(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == EXPORTED)
 }
 
 /// Where the page of the manual is that says how a network is written.

@@ -67,6 +67,7 @@ macro_rules! targets {
 targets! {
     models "model",
     names_of_the_zoo "zoo",
+    exported_programs "exported",
     strategies "strategy",
     run_files "run-file",
     machine_files "machine",

@@ -3,7 +3,7 @@
 use crate::ImportError;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use zip::ZipArchive;
 use zip::result::ZipError;
 
@@ -12,7 +12,6 @@ const TEXT_MAX: u64 = 256 << 20;
 
 /// An open archive whose files lie in one folder.
 pub(crate) struct Archive {
-    path: PathBuf,
     folder: String,
     zip: ZipArchive<BufReader<File>>,
 }
@@ -20,18 +19,11 @@ pub(crate) struct Archive {
 impl Archive {
     /// Opens an archive that holds `file` in its only folder.
     pub(crate) fn open(path: &Path, file: &str) -> Result<Self, ImportError> {
-        let unreadable = |source| ImportError::Unreadable {
-            path: path.to_owned(),
-            source,
-        };
+        let unreadable = ImportError::Unreadable;
         let opened = File::open(path).map_err(unreadable)?;
         if !opened.metadata().map_err(unreadable)?.is_file() {
             return Err(unreadable(io::Error::from(io::ErrorKind::InvalidInput)));
         }
-        let damaged = |fault: String| ImportError::Damaged {
-            path: path.to_owned(),
-            fault,
-        };
         let zip = ZipArchive::new(BufReader::new(opened));
         let zip = zip.map_err(|error| damaged(format!("it is no zip archive ({error})")))?;
         let end = format!("/{file}");
@@ -39,18 +31,13 @@ impl Archive {
         let folder = folders.next().map(str::to_owned);
         drop(folders);
         let folder = folder.ok_or_else(|| damaged(format!("the archive has no {file}")))?;
-        Ok(Self {
-            path: path.to_owned(),
-            folder,
-            zip,
-        })
+        Ok(Self { folder, zip })
     }
 
     /// The text of a JSON file.
     pub(crate) fn text(&mut self, file: &str) -> Result<String, ImportError> {
         let bytes = self.bytes(file, TEXT_MAX)?;
-        String::from_utf8(bytes)
-            .map_err(|error| self.damaged(format!("{file} is no text ({error})")))
+        String::from_utf8(bytes).map_err(|error| damaged(format!("{file} is no text ({error})")))
     }
 
     /// The bytes of a file of at most this many.
@@ -63,21 +50,14 @@ impl Archive {
         };
         match read(&mut self.zip) {
             Ok(bytes) if bytes.len() as u64 > most => {
-                Err(self.damaged(format!("{file} has more than {most} bytes")))
+                Err(damaged(format!("{file} has more than {most} bytes")))
             }
             Ok(bytes) => Ok(bytes),
-            Err(error) => Err(self.damaged(format!("{file} cannot be read ({error})"))),
+            Err(error) => Err(damaged(format!("{file} cannot be read ({error})"))),
         }
     }
+}
 
-    pub(crate) fn damaged(&self, fault: String) -> ImportError {
-        ImportError::Damaged {
-            path: self.path.clone(),
-            fault,
-        }
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
+fn damaged(fault: String) -> ImportError {
+    ImportError::Damaged { fault }
 }

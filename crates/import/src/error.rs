@@ -1,46 +1,44 @@
 //! What keeps a file from becoming a graph.
 
 use partita_graph::GraphError;
+use partita_space::Help;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
 
-/// A file that cannot be imported.
+/// Why a file cannot be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The file cannot be read.
-    #[error("{path} cannot be read: {source}", path = path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error("it cannot be read: {0}")]
+    Unreadable(io::Error),
     /// The file is no archive of `torch.export.save`, or is damaged.
-    #[error("{path} is not what torch.export.save writes: {fault}", path = path.display())]
+    #[error(
+        "it is not what torch.export.save writes: {fault}{}",
+        Help::advice(
+            "write it by `torch.export.save(torch.export.export(module, (example,)), FILE)`"
+        )
+    )]
     Damaged {
-        /// The file.
-        path: PathBuf,
         /// What is wrong.
         fault: String,
     },
     /// The file's schema has another major version.
     #[error(
-        "{path} has version {found} of the schema of exported programs, and {possible} is read; export it again \
-         with PyTorch 2.9 or later",
-        path = path.display()
+        "it has version {found} of the schema of exported programs, and {possible} is read{}",
+        Help::advice("export the module again with PyTorch 2.9 or later")
     )]
     Version {
-        /// The file.
-        path: PathBuf,
         /// Its version.
         found: u64,
         /// The version that is read.
         possible: u64,
     },
     /// The network needs operators that the graph lacks.
-    #[error("{} of the network's operators cannot be expressed:{}", .0.len(), listed(.0))]
-    Unsupported(Vec<Unsupported>),
+    #[error("{} of the network's operators cannot be expressed:{}", operators.len(), listed(operators))]
+    Unsupported {
+        /// All of them.
+        operators: Vec<Unsupported>,
+    },
     /// Inputs or outputs that a training cannot have.
     #[error("{0}")]
     Interface(String),

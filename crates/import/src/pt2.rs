@@ -62,42 +62,41 @@ pub fn read(path: &Path, options: &Options) -> Result<Imported, ImportError> {
 pub fn read_weights(path: &Path) -> Result<Vec<Weight>, ImportError> {
     let mut archive = Archive::open(path, PROGRAM)?;
     let text = archive.text(WEIGHTS)?;
-    let payloads: Payloads = parse(&archive, WEIGHTS, &text)?;
+    let payloads: Payloads = parse(WEIGHTS, &text)?;
     let all = payloads.config.into_iter();
     all.map(|(name, payload)| weight(&mut archive, name, &payload))
         .collect()
 }
 
-fn parse<'a, T: serde::Deserialize<'a>>(
-    archive: &Archive,
-    file: &str,
-    text: &'a str,
-) -> Result<T, ImportError> {
-    serde_json::from_str(text).map_err(|error| archive.damaged(format!("{file}: {error}")))
+fn damaged(fault: String) -> ImportError {
+    ImportError::Damaged { fault }
+}
+
+fn parse<'a, T: serde::Deserialize<'a>>(file: &str, text: &'a str) -> Result<T, ImportError> {
+    serde_json::from_str(text).map_err(|error| damaged(format!("{file}: {error}")))
 }
 
 fn network(archive: &mut Archive) -> Result<Network, ImportError> {
     let text = archive.text(PROGRAM)?;
-    let Versioned { schema_version } = parse(archive, PROGRAM, &text)?;
+    let Versioned { schema_version } = parse(PROGRAM, &text)?;
     if schema_version.major != schema::VERSION {
         return Err(ImportError::Version {
-            path: archive.path().to_owned(),
             found: schema_version.major,
             possible: schema::VERSION,
         });
     }
-    let program: Program = parse(archive, PROGRAM, &text)?;
+    let program: Program = parse(PROGRAM, &text)?;
     let graph = program.graph_module.graph;
     let mut network = Network::default();
     for (name, about) in &graph.tensor_values {
         let sizes = about.sizes.iter().map(Size::value);
         let sizes = sizes.collect::<Option<Vec<_>>>();
-        let missing = || archive.damaged(format!("the extents of `{name}` have no values"));
+        let missing = || damaged(format!("the extents of `{name}` have no values"));
         network
             .shapes
             .insert(name.clone(), sizes.ok_or_else(missing)?);
     }
-    interface(archive, program.graph_module.signature, &mut network)?;
+    interface(program.graph_module.signature, &mut network)?;
     let mut memory = Memory::default();
     let shapes = std::mem::take(&mut network.shapes);
     let shape = |name: &str| shapes.get(name).map_or(&[][..], Vec::as_slice);
@@ -112,11 +111,7 @@ fn network(archive: &mut Archive) -> Result<Network, ImportError> {
 }
 
 /// Inputs, parameters and outputs.
-fn interface(
-    archive: &Archive,
-    signature: schema::Signature,
-    network: &mut Network,
-) -> Result<(), ImportError> {
+fn interface(signature: schema::Signature, network: &mut Network) -> Result<(), ImportError> {
     for spec in signature.input_specs {
         match spec {
             InputSpec::Parameter {
@@ -154,7 +149,7 @@ fn interface(
         }
     }
     if network.outputs.is_empty() {
-        return Err(archive.damaged("the network returns no tensor".to_owned()));
+        return Err(damaged("the network returns no tensor".to_owned()));
     }
     Ok(())
 }
@@ -277,16 +272,15 @@ fn source(trace: &str) -> Option<String> {
 
 fn weight(archive: &mut Archive, name: String, payload: &Payload) -> Result<Weight, ImportError> {
     let about = &payload.tensor_meta;
-    let fault =
-        |archive: &Archive, what: &str| archive.damaged(format!("the tensor `{name}` {what}"));
+    let fault = |what: &str| damaged(format!("the tensor `{name}` {what}"));
     if payload.use_pickle {
-        return Err(fault(archive, "is pickled, which is not read"));
+        return Err(fault("is pickled, which is not read"));
     }
     let Some(element) = Element::of_schema(about.dtype) else {
-        return Err(fault(
-            archive,
-            &format!("has the type {}, which is not read", about.dtype),
-        ));
+        return Err(fault(&format!(
+            "has the type {}, which is not read",
+            about.dtype
+        )));
     };
     let numbers = |sizes: &[Size]| {
         sizes
@@ -298,14 +292,14 @@ fn weight(archive: &mut Archive, name: String, payload: &Payload) -> Result<Weig
     let (Some(shape), Some(strides), Some(offset)) =
         (numbers(&about.sizes), numbers(&about.strides), offset)
     else {
-        return Err(fault(archive, "has extents without values"));
+        return Err(fault("has extents without values"));
     };
     if payload.path_name.contains(['/', '\\']) || strides.len() != shape.len() {
-        return Err(fault(archive, "is described wrongly"));
+        return Err(fault("is described wrongly"));
     }
     let bytes = archive.bytes(&format!("data/weights/{}", payload.path_name), u64::MAX - 1)?;
     let values = gather(element, &bytes, &shape, (&strides, offset));
-    let values = values.ok_or_else(|| fault(archive, "is longer than its file"))?;
+    let values = values.ok_or_else(|| fault("is longer than its file"))?;
     Ok(Weight {
         name,
         shape,

@@ -128,7 +128,9 @@ pub(crate) fn translate(
         }
     }
     if !unsupported.is_empty() {
-        return Err(ImportError::Unsupported(unsupported));
+        return Err(ImportError::Unsupported {
+            operators: unsupported,
+        });
     }
     translation.finish(output, options, layers)
 }

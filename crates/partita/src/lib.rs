@@ -19,6 +19,7 @@
 //! | [`Trainer::train`], [`train`] | trained weights, losses, times: of a model, samples and a configuration, or of a run file |
 //! | [`evaluate`] | loss and metrics of trained weights on a split |
 //! | [`infer`] | predictions of trained weights, as a file |
+//! | [`import`](import()) | a network that PyTorch exported, as a model file, and its weights |
 //! | [`convert_weights`] | weights in PyTorch's names and axis order, or back |
 //! | [`compare`](compare()) | comparison of a prediction with the trace of a run, task by task |
 //! | [`make_cosmology`] and others | synthetic datasets |
@@ -130,13 +131,14 @@ pub use partita_site::{
 pub use partita_training::{
     AutoError, BestMetric, BestResult, CheckpointConfig, ClassResult, Classification, ComputeTimes,
     ConvertRequest, ConvertResult, EarlyStopping, EndReason, EndRules, EndedEarly, EpochResult,
-    EvaluateResult, ForwardRequest, InferRequest, InferResult, KernelAxes, LISTENING,
-    LastCheckpoint, MemoryResult, MetricsFormat, Mismatch, OffloadConfig, OffloadError,
-    OutputError, Peak, PhysicalError, PredictionUnits, Processes, ResultFiles, ResumeError,
-    ResumeFrom, RunFile, RunFileError, RunResult, SampleOptions, SampleResult, Selection,
-    ServeRequest, StartWeights, StoreConfig, StoreError, StoreKind, Target, TargetError,
-    TargetResult, TaskResult, TilesAsked, TilesResult, TrainConfig, TrainData, TrainError,
-    TrainRequest, Trained, Trainer, TrainingState, Utilization, ValidationResult, VolumeMode,
-    WeightNames, WeightTensor, WeightsError, convert_weights, evaluate, infer, serve, train,
+    EvaluateResult, ForwardRequest, ImportModelError, ImportRequest, ImportResult, ImportedLayer,
+    InferRequest, InferResult, KernelAxes, LISTENING, LastCheckpoint, MemoryResult, MetricsFormat,
+    Mismatch, OffloadConfig, OffloadError, OutputError, Peak, PhysicalError, PredictionUnits,
+    Processes, ResultFiles, ResumeError, ResumeFrom, RunFile, RunFileError, RunResult,
+    SampleOptions, SampleResult, Selection, ServeRequest, StartWeights, StoreConfig, StoreError,
+    StoreKind, Target, TargetError, TargetResult, TaskResult, TilesAsked, TilesResult, TrainConfig,
+    TrainData, TrainError, TrainRequest, Trained, Trainer, TrainingState, Utilization,
+    ValidationResult, VolumeMode, WeightNames, WeightTensor, WeightsError, convert_weights,
+    evaluate, import, infer, serve, train,
 };
 pub use partita_tune::DivisionPolicy;

@@ -6,9 +6,11 @@
 //! machine predicts.
 //! Must not know: arguments, the terminal, the environment. It never prints.
 
+mod import;
 mod train;
 mod weights;
 
+pub use import::{ImportModelError, ImportRequest, ImportResult, ImportedLayer, import};
 pub use train::{
     AutoError, BestMetric, BestResult, CheckpointConfig, ClassResult, Classification, ComputeTimes,
     ConvertRequest, ConvertResult, EarlyStopping, EndReason, EndRules, EndedEarly, EpochResult,

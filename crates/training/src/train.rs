@@ -79,7 +79,7 @@ use partita_data::order::epoch_samples;
 use partita_data::{Dataset, Split, TargetRecord};
 use partita_forecast::{
     DescribedMachine, InputSource, MeasuredMachine, StrategyChoice, TargetMachine, accumulating,
-    launched, micro_note, search,
+    launched, micro_note, model, search,
 };
 use partita_formats::DType;
 use partita_graph::{Graph, initial_part};
@@ -302,7 +302,10 @@ fn plan<'s>(
 fn adapted(run: &Run, graph: Graph) -> Result<Graph, TrainError> {
     let refused = |error| TrainError::Loss(Box::new(error));
     let graph = match &run.loss {
-        None => graph,
+        None => {
+            model::check_loss(&run.model, &graph)?;
+            graph
+        }
         Some(loss) => graph.with_loss(loss).map_err(refused)?,
     };
     let refused = |error| TrainError::Freeze(Box::new(error));

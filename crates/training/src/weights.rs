@@ -21,7 +21,7 @@ use partita_space::nearest;
 use partita_weights::checkpoint::{Checkpoint, CheckpointFolder, Found, MANIFEST};
 use partita_weights::state_dict::{self, StateDictFile};
 use partita_weights::{Tensor, Values, Weights, save};
-use pytorch::Layout;
+pub use pytorch::Layout;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -101,7 +101,8 @@ fn cores_that_are_not_there_are_refused() {
     let more = ["--strategy", "data=1", "--cores", "1023"];
     let text = refusal(&[&step[..], &more].concat());
     assert!(
-        text.contains("core(s) 1023 are requested by number, from 0, but this process may use"),
+        text.contains("core(s) 1023 are requested by number, from 0")
+            && text.contains("\nhelp: try "),
         "{text}"
     );
     let case = Case::new();

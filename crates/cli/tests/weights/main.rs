@@ -8,6 +8,7 @@ mod channels;
 mod class_weights;
 mod frozen;
 mod grids;
+mod imported;
 mod names;
 mod order;
 mod state_dicts;

@@ -43,6 +43,7 @@ pub struct Target {
 pub const TARGETS: [Target; 20] = [
     target("model", Form::Text, nothing, models::model),
     target("zoo", Form::Text, nothing, models::zoo),
+    target("exported", Form::Text, nothing, models::exported),
     target(
         "strategy",
         Form::Text,

@@ -3,8 +3,10 @@
 use super::{put, text, verb};
 use partita_graph::text::{parse, print};
 use partita_lower::Strategy;
-use std::io;
+use std::fs;
+use std::io::{self, Write as _};
 use std::path::Path;
+use zip::write::SimpleFileOptions;
 
 /// Strategies under which models are lowered, with their ranks: one of each kind.
 const STRATEGIES: [(&str, &str); 14] = [
@@ -114,6 +116,23 @@ pub(super) fn model(bytes: &[u8], folder: &Path) -> Result<(), String> {
         strategy,
     ];
     verb(&[&words[..], &["--json"]].concat())?;
+    Ok(())
+}
+
+/// The program of an exported network, in an archive: imported, and printed.
+pub(super) fn exported(bytes: &[u8], folder: &Path) -> Result<(), String> {
+    let path = folder.join("input.pt2");
+    let file = fs::File::create(&path).map_err(|error| error.to_string())?;
+    let mut archive = zip::ZipWriter::new(file);
+    let stored = SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    let started = archive.start_file("input/models/model.json", stored);
+    started.map_err(|error| error.to_string())?;
+    archive
+        .write_all(bytes)
+        .map_err(|error| error.to_string())?;
+    archive.finish().map_err(|error| error.to_string())?;
+    let path = path.display().to_string();
+    verb(&["import", &path, "--json"])?;
     Ok(())
 }
 

@@ -30,14 +30,14 @@ impl<'a> Arguments<'a> {
     ) -> Self {
         let outputs = tensors_of(node.outputs.iter());
         let read = tensors_of(node.inputs.iter().map(|input| &input.arg));
-        let mut all = read.iter().take(1).chain(&outputs).map(|name| dtype(name));
-        let first = all.next().flatten();
+        let all = read.iter().take(1).chain(&outputs).map(|name| dtype(name));
+        let all: Vec<Option<u64>> = all.collect();
         Self {
             node,
             input: read.first().map_or(&[], |name| shape(name)),
             first: read.into_iter().next(),
             outputs: outputs.iter().map(|name| shape(name)).collect(),
-            is_one_type: all.all(|one| one == first),
+            is_one_type: all.iter().all(|one| *one == all[0]),
         }
     }
 

@@ -68,7 +68,7 @@ pub(super) enum Argument {
     AsInt(i64),
     AsInts(Vec<i64>),
     AsFloat(Number),
-    AsFloats(Vec<Number>),
+    AsFloats(IgnoredAny),
     AsBool(bool),
     AsString(String),
     AsSymInt(IgnoredAny),
