@@ -52,7 +52,8 @@ impl LowerRequest {
 /// Errors: no such model or machine; an invalid strategy; faults of the program.
 ///
 /// ```
-/// use partita::{Context, Environment, LowerRequest, Training, lower};
+/// use partita_forecast::{LowerRequest, Training, lower};
+/// use partita_site::{Context, Environment};
 ///
 /// let training = Training::new("cosmoflow@32", 2, 4);
 /// let request = LowerRequest::new(training, "depth=2".parse()?);

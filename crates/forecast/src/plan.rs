@@ -168,7 +168,8 @@ impl Planned {
 /// before the first strategy was looked at.
 ///
 /// ```
-/// use partita::{Context, Environment, InputRequest, PlanRequest, Training, plan};
+/// use partita_forecast::{InputRequest, PlanRequest, Training, plan};
+/// use partita_site::{Context, Environment};
 ///
 /// let mut request = PlanRequest::new(Training::new("cosmoflow@64", 4, 8), "lassen");
 /// request.input = InputRequest::IGNORED;

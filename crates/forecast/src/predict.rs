@@ -152,7 +152,8 @@ pub struct ClosedForm {
 /// Errors: no such model or machine; an invalid strategy; a missing cost.
 ///
 /// ```
-/// use partita::{Context, Environment, InputRequest, PredictRequest, Training, predict};
+/// use partita_forecast::{InputRequest, PredictRequest, Training, predict};
+/// use partita_site::{Context, Environment};
 ///
 /// let training = Training::new("cosmoflow@64", 4, 8);
 /// let mut request = PredictRequest::new(training, "data=2,depth=2".parse()?, "lassen");

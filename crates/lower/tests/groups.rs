@@ -241,7 +241,10 @@ fn impossible_groups_are_refused_by_name() {
     };
     let refusal = typed.refusal(&graph).unwrap();
     let nearest = "width=2; c1..a1: halo=grouped; c2..c3: halo=grouped";
-    assert!(refusal.ends_with(&format!("is `{nearest}`")), "{refusal}");
+    assert!(
+        refusal.ends_with(&format!("help: try `{nearest}`")),
+        "{refusal}"
+    );
     // What is named as the nearest choice is one, also where the input of the group wraps around.
     program(&graph, nearest, 1);
     let unknown = check("width=2; c1..c9: halo=grouped").unwrap_err();

@@ -143,7 +143,7 @@ fn layers_have_the_names_that_the_model_has() {
     assert_eq!(chosen, "stages=[..c1: 1|c2: 1|c3..: 1],schedule=1f1b");
     let error = assert_helped(&graph, "stages=5", 2);
     assert!(
-        error.contains("has 4 layers") && error.contains("is stages=[1|1|1|1]"),
+        error.contains("has 4 layers") && error.contains("help: try stages=[1|1|1|1]"),
         "{error}"
     );
     let error = assert_helped(&graph, "stages=[..c1: 1|c3..: 1]", 2);

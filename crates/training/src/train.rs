@@ -128,42 +128,6 @@ pub struct Trained {
 ///
 /// Errors: a run that cannot be, found before any rank starts; a failure of a rank, the first cause; a stop,
 /// after which nothing of the run is left.
-///
-/// ```
-/// use partita::{Context, Environment, MakeRequest, ShapesRequest, TrainRequest};
-/// use std::fs;
-///
-/// let context = Context::new(Environment::default());
-/// let folder = tempfile::tempdir()?;
-/// let at = |name: &str| folder.path().join(name).display().to_string();
-/// let make = MakeRequest::new(at("shapes"), 1);
-/// let shapes = ShapesRequest { make, images: 40, size: 16, classes: 2 };
-/// partita::make_shapes(&context, &shapes)?;
-/// let model = "model tiny\n\
-///     input x channels=3 extent=16x16\n\
-///     c = conv x filters=4 kernel=3 stride=2 pad=1 bias=true\n\
-///     a = relu c\n\
-///     f = flatten a\n\
-///     fc = linear f features=2 bias=true\n\
-///     loss = softmax_cross_entropy fc\n";
-/// fs::write(at("tiny.model"), model)?;
-/// let run = format!(
-///     "model = {:?}\ndata = {:?}\noutput = {:?}\nranks = 2\nstrategy = \"height=2\"\nbatch = 8\n\
-///      epochs = 2\ntransform = {{ scale = 0.01 }}\n[schedule]\nlearning_rate = 0.01\n",
-///     at("tiny.model"), at("shapes"), at("out")
-/// );
-/// fs::write(at("run.toml"), run)?;
-/// let request = TrainRequest {
-///     run_file: at("run.toml").into(),
-///     no_prediction: true,
-///     ..TrainRequest::default()
-/// };
-/// let trained = partita::train(&context, &request)?.expect("ranks are threads");
-/// assert_eq!((trained.result.ranks, trained.result.epochs.len()), (2, 2));
-/// let weights = trained.result.files.weights.expect("there is an output folder");
-/// assert!(fs::exists(&weights)?);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 pub fn train(context: &Context, request: &TrainRequest) -> Result<Option<Trained>, TrainError> {
     let launch = run::join(context, &request.run_file, request.cores.as_deref())?;
     let trainer = RunFile::read(&request.run_file).map(|file| Trainer::of_run_file(file, request));

@@ -40,7 +40,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 21] = [
     target("model", Form::Text, nothing, models::model),
     target("zoo", Form::Text, nothing, models::zoo),
     target("exported", Form::Text, nothing, models::exported),
