@@ -44,7 +44,13 @@ pub enum ImportError {
     Interface(String),
     /// The graph refuses a layer.
     #[error(transparent)]
-    Graph(#[from] GraphError),
+    Graph(Box<GraphError>),
+}
+
+impl From<GraphError> for ImportError {
+    fn from(error: GraphError) -> Self {
+        Self::Graph(Box::new(error))
+    }
 }
 
 /// An operator that cannot be expressed.

@@ -264,8 +264,8 @@ fn source(trace: &str) -> Option<String> {
         let line = rest.strip_prefix(", line ")?.split(',').next()?;
         Some((file, line))
     });
-    let own = frames.filter(|(file, _)| !file.contains("/torch/"));
-    let (file, line) = own.last()?;
+    let mut own = frames.filter(|(file, _)| !file.contains("/torch/"));
+    let (file, line) = own.next_back()?;
     let file = file.rsplit('/').next().unwrap_or(file);
     Some(format!("{file}:{line}"))
 }

@@ -66,12 +66,12 @@ enum Fault {
     Reason(String),
     /// One of its inputs could not.
     Follows,
-    Graph(GraphError),
+    Graph(Box<GraphError>),
 }
 
 impl From<GraphError> for Fault {
     fn from(error: GraphError) -> Self {
-        Self::Graph(error)
+        Self::Graph(Box::new(error))
     }
 }
 

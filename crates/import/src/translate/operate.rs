@@ -7,8 +7,8 @@ use partita_graph::ParameterRole::{
     Beta, Bias, Gamma, RunningMean, RunningVariance, Slope, Weight,
 };
 use partita_graph::{
-    Convolution, Interpolation, NodeId, Op, ParameterRole, Pool, PoolKind, PreluSlopes, Resample,
-    Shape, TransposedConvolution,
+    Convolution, Interpolation, NodeId, Op, PadMode, ParameterRole, Pool, PoolKind, PreluSlopes,
+    Resample, Shape, TransposedConvolution,
 };
 use partita_space::Window;
 
@@ -33,26 +33,8 @@ impl Translation<'_> {
             Operation::Convolution { .. } => self.convolution(call, operation, &tensor),
             Operation::TransposedConvolution { .. } => self.transposed(call, operation, &tensor),
             Operation::Linear => self.linear(call, &tensor),
-            &Operation::BatchNorm { epsilon, momentum } => {
-                let mut parameters = self.affine(call)?;
-                for (role, index) in [(RunningMean, 3), (RunningVariance, 4)] {
-                    parameters.push((role, self.parameter(call, index)?));
-                }
-                self.norm(
-                    call,
-                    Op::BatchNorm { epsilon, momentum },
-                    &tensor,
-                    &parameters,
-                )
-            }
-            &Operation::GroupNorm { groups, epsilon } => {
-                let parameters = self.affine(call)?;
-                self.norm(
-                    call,
-                    Op::GroupNorm { groups, epsilon },
-                    &tensor,
-                    &parameters,
-                )
+            Operation::BatchNorm { .. } | Operation::GroupNorm { .. } => {
+                self.statistics(call, operation, &tensor)
             }
             &Operation::LayerNorm { dims, epsilon } => {
                 self.layer_norm(call, (dims, epsilon), &tensor)
@@ -64,15 +46,7 @@ impl Translation<'_> {
                 is_linear,
                 align_corners,
             } => self.upsample(call, (is_linear, align_corners), &tensor),
-            Operation::Pad { sides, mode } => {
-                let Some(mode) = *mode else {
-                    return reason(
-                        "circular padding is not read; a convolution of the model form has it as `periodic`",
-                    );
-                };
-                let sides = self.sides(&tensor, sides)?;
-                self.resample(call, Resample::Pad { sides, mode }, &tensor)
-            }
+            Operation::Pad { sides, mode } => self.pad(call, (sides, *mode), &tensor),
             &Operation::LeakyRelu { slope } => self.function(
                 call,
                 Op::LeakyRelu {
@@ -99,6 +73,42 @@ impl Translation<'_> {
             | Operation::Identity => return Ok(vec![tensor]),
         };
         Ok(vec![one?])
+    }
+
+    /// A batch or group norm.
+    fn statistics(
+        &mut self,
+        call: &Call,
+        operation: &Operation,
+        tensor: &Tensor,
+    ) -> Result<Tensor, Fault> {
+        let mut parameters = self.affine(call)?;
+        let op = match *operation {
+            Operation::BatchNorm { epsilon, momentum } => {
+                for (role, index) in [(RunningMean, 3), (RunningVariance, 4)] {
+                    parameters.push((role, self.parameter(call, index)?));
+                }
+                Op::BatchNorm { epsilon, momentum }
+            }
+            Operation::GroupNorm { groups, epsilon } => Op::GroupNorm { groups, epsilon },
+            _ => return reason("it is no batch or group norm"),
+        };
+        self.norm(call, op, tensor, &parameters)
+    }
+
+    fn pad(
+        &mut self,
+        call: &Call,
+        (sides, mode): (&[(usize, usize)], Option<PadMode>),
+        tensor: &Tensor,
+    ) -> Result<Tensor, Fault> {
+        let Some(mode) = mode else {
+            return reason(
+                "circular padding is not read; a convolution of the model form has it as `periodic`",
+            );
+        };
+        let sides = self.sides(tensor, sides)?;
+        self.resample(call, Resample::Pad { sides, mode }, tensor)
     }
 
     fn function(&mut self, call: &Call, op: Op, tensor: &Tensor) -> Result<Tensor, Fault> {
