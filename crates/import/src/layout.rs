@@ -75,7 +75,7 @@ impl Layout {
         };
         self.0
             .iter()
-            .map(|dim| dim.iter().map(extent).product())
+            .map(|dim| dim.iter().map(extent).fold(1, usize::saturating_mul))
             .collect()
     }
 
@@ -93,13 +93,15 @@ impl Layout {
         Self(axes.collect())
     }
 
-    /// The same with this many channels as a dim.
+    /// The same with this many channels as a dim; unchanged if it lacks the dim.
     pub(crate) fn with_channels(&self, dim: usize, channels: usize) -> Self {
         let mut axes = self.clone();
-        axes.0[dim] = (channels > 1)
-            .then_some(Axis::Channel)
-            .into_iter()
-            .collect();
+        if let Some(axis) = axes.0.get_mut(dim) {
+            *axis = (channels > 1)
+                .then_some(Axis::Channel)
+                .into_iter()
+                .collect();
+        }
         axes
     }
 

@@ -59,7 +59,7 @@ pub struct Environment {
     pub temporary: PathBuf,
     /// The command that starts a process which loads samples or validates, as `partita serve` does: a training appends
     /// `--with-parent --listen ADDRESS --role ROLE`, perhaps `--cores CORES`, and the run file. It calls
-    /// [`serve`](crate::serve), prints a line that ends in [`LISTENING`](crate::LISTENING) and the address, and ends when its
+    /// `serve` of the library, prints a line that ends in `LISTENING` and the address, and ends when its
     /// standard input closes. Empty where there is none.
     pub serve_command: Vec<OsString>,
     /// Called with a message, on another thread, when a call of a foreign library does not return; it may end the

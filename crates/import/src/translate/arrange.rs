@@ -87,7 +87,7 @@ impl Translation<'_> {
         let extent = self.shape(first).extent;
         let is_channels = |one: &Tensor| match one.layout.axes(dim) {
             [Axis::Channel] => true,
-            [] => self.shape(one).channels == 1,
+            [] => self.shape(one).channels == 1 && dim < one.layout.dims(),
             _ => false,
         };
         let plain = first.layout.with_channels(dim, 1);
