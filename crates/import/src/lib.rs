@@ -6,8 +6,8 @@
 //! Knows: the archive of `torch.export.save`, ATen's operators, and `graph`.
 //! Must not know: ranks, strategies, datasets, how weights are stored on disk by Partita.
 //!
-//! A reader of a format makes a [`network::Network`], operations between named values with PyTorch's order of dims;
-//! [`translate`](translate::translate) makes a graph of it. Views, reshapes and permutations become nothing: each
+//! A reader of a format makes a `network::Network`, operations between named values with PyTorch's order of dims;
+//! `translate` makes a graph of it. Views, reshapes and permutations become nothing: each
 //! value keeps which axes its dims are (`layout`).
 
 mod archive;
