@@ -2,7 +2,7 @@
 
 use crate::ImportError;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{BufReader, Read};
 use std::path::Path;
 use zip::ZipArchive;
 use zip::result::ZipError;
@@ -20,10 +20,11 @@ impl Archive {
     /// Opens an archive that holds `file` in its only folder.
     pub(crate) fn open(path: &Path, file: &str) -> Result<Self, ImportError> {
         let unreadable = ImportError::Unreadable;
-        let opened = File::open(path).map_err(unreadable)?;
-        if !opened.metadata().map_err(unreadable)?.is_file() {
-            return Err(unreadable(io::Error::from(io::ErrorKind::InvalidInput)));
+        // Opening a pipe would wait for a writer.
+        if !path.metadata().map_err(unreadable)?.is_file() {
+            return Err(damaged("it is no file".to_owned()));
         }
+        let opened = File::open(path).map_err(unreadable)?;
         let zip = ZipArchive::new(BufReader::new(opened));
         let zip = zip.map_err(|error| damaged(format!("it is no zip archive ({error})")))?;
         let end = format!("/{file}");

@@ -1,7 +1,7 @@
 //! Operations between named values, as a file describes them. Dims have PyTorch's order: samples, channels, then space.
 
 use partita_graph::{Activation, PadMode, PoolKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A network before it is translated.
 #[derive(Debug, Default)]
@@ -10,6 +10,8 @@ pub(crate) struct Network {
     pub(crate) inputs: Vec<String>,
     /// Names in the state dict of values that are parameters or buffers.
     pub(crate) stored: BTreeMap<String, String>,
+    /// Those of them that have no gradient.
+    pub(crate) fixed: BTreeSet<String>,
     /// In order of execution.
     pub(crate) calls: Vec<Call>,
     /// Values that the network returns.
@@ -136,7 +138,7 @@ impl Operation {
 impl Network {
     /// Indices of the calls that an output needs, in order.
     pub(crate) fn needed(&self, output: &str) -> Vec<usize> {
-        let mut wanted = std::collections::BTreeSet::from([output]);
+        let mut wanted = BTreeSet::from([output]);
         let mut calls: Vec<usize> = (0..self.calls.len())
             .rev()
             .filter(|&index| {

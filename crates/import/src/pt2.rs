@@ -41,6 +41,8 @@ pub struct Imported {
     pub loss: LossChoice,
     /// The parameters, by their layers.
     pub stored: Vec<Stored>,
+    /// Those that training leaves as they are, for they have `requires_grad=False` or are buffers.
+    pub frozen: Vec<String>,
 }
 
 /// Reads a network.
@@ -96,7 +98,18 @@ fn network(archive: &mut Archive) -> Result<Network, ImportError> {
             .shapes
             .insert(name.clone(), sizes.ok_or_else(missing)?);
     }
+    let is_fixed = |name: &str| {
+        let about = graph.tensor_values.get(name);
+        about.is_some_and(|about| !about.requires_grad)
+    };
     interface(program.graph_module.signature, &mut network)?;
+    network.fixed = network
+        .stored
+        .keys()
+        .filter(|name| is_fixed(name))
+        .cloned()
+        .collect();
+    let is_training = graph.nodes.iter().any(in_training_mode);
     let mut memory = Memory::default();
     let shapes = std::mem::take(&mut network.shapes);
     let shape = |name: &str| shapes.get(name).map_or(&[][..], Vec::as_slice);
@@ -104,10 +117,28 @@ fn network(archive: &mut Archive) -> Result<Network, ImportError> {
     for node in &graph.nodes {
         network
             .calls
-            .push(call(node, (&shape, &dtype), &mut memory));
+            .push(call(node, is_training, (&shape, &dtype), &mut memory));
     }
     network.shapes = shapes;
+    for output in &network.outputs {
+        if let Some(by) = memory.overwritten.get(output) {
+            let text = format!(
+                "the network returns `{output}`, which {by} has overwritten; return a new tensor"
+            );
+            return Err(ImportError::Interface(text));
+        }
+    }
     Ok(network)
+}
+
+/// Whether an argument says that a module was exported in training mode. Then another that says the opposite is meant
+/// so; in a module that was exported in evaluation mode all of them do.
+fn in_training_mode(node: &NodeJson) -> bool {
+    let mut inputs = node.inputs.iter();
+    inputs.any(|input| {
+        ["train", "training"].contains(&input.name.as_str())
+            && matches!(input.arg, Argument::AsBool(true))
+    })
 }
 
 /// Inputs, parameters and outputs.
@@ -194,6 +225,7 @@ impl Memory {
 /// A node as a call.
 fn call<'a>(
     node: &'a NodeJson,
+    is_training: bool,
     (shape, dtype): (&impl Fn(&str) -> &'a [usize], &impl Fn(&str) -> Option<u64>),
     memory: &mut Memory,
 ) -> Call {
@@ -206,7 +238,7 @@ fn call<'a>(
         Some(by) => Err(format!(
             "it reads what {by} has overwritten, which is not followed; write to a new tensor"
         )),
-        None => operators::translate(&Arguments::new(node, shape, dtype)),
+        None => operators::translate(&Arguments::new(node, shape, dtype), is_training),
     };
     let is_view = translated
         .as_ref()

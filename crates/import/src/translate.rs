@@ -93,6 +93,8 @@ struct Translation<'a> {
     /// Calls of each module.
     calls: BTreeMap<&'a str, usize>,
     stored: Vec<Stored>,
+    /// What a weight's rows are, where they are the features of an image.
+    rows: HashMap<String, Option<Shape>>,
 }
 
 /// A network as a graph.
@@ -201,6 +203,7 @@ impl<'a> Translation<'a> {
             parameters: HashMap::new(),
             calls: count,
             stored: Vec::new(),
+            rows: HashMap::new(),
         })
     }
 
@@ -383,8 +386,22 @@ impl<'a> Translation<'a> {
         };
         let name = self.free("loss");
         self.builder.loss(&name, tensor.node, loss)?;
+        let fixed = self.network.fixed.iter();
+        let fixed: Vec<ParameterId> = fixed
+            .filter_map(|value| self.parameters.get(value).copied())
+            .collect();
+        let mut graph = self.builder.build()?;
+        let mut frozen = Vec::new();
+        for id in fixed {
+            let parameter = &mut graph.parameters[id.0];
+            if parameter.role.is_trained() {
+                parameter.is_frozen = true;
+                frozen.push(parameter.name.clone());
+            }
+        }
         Ok(Imported {
-            graph: self.builder.build()?,
+            graph,
+            frozen,
             layers,
             loss: choice,
             stored: self.stored,

@@ -146,6 +146,35 @@ fn outputs_and_inputs_that_a_training_cannot_have_are_refused() {
 }
 
 #[test]
+fn what_no_graph_computes_is_refused() {
+    for (name, reason) in [
+        (
+            "refused/overwritten_view",
+            "has overwritten; return a new tensor",
+        ),
+        ("refused/two_orders", "features are ordered otherwise"),
+        ("refused/fraction", "a factor that is not whole"),
+        (
+            "refused/evaluated_norm",
+            "a batch norm in evaluation mode within",
+        ),
+    ] {
+        let text = refusal(&fixture(name)).to_string();
+        assert!(text.contains(reason), "{name}: {text}");
+    }
+}
+
+#[test]
+fn what_has_no_gradient_is_frozen() {
+    let found = read(&fixture("frozen"), &Options::default()).unwrap();
+    assert_eq!(found.frozen.len(), 2, "{:?}", found.frozen);
+    assert!(found.frozen.contains(&"stem.weight".to_owned()));
+    let frozen = found.graph.parameters.iter().filter(|one| one.is_frozen);
+    assert_eq!(frozen.count(), 2);
+    assert!(!text::print(&found.graph).contains("dropout"));
+}
+
+#[test]
 fn files_of_other_kinds_and_versions_are_refused() {
     let (folder, path) = changed("sequence", &[(r#""major": 8"#, r#""major": 9"#)]);
     let error = refusal(&path).to_string();

@@ -39,8 +39,11 @@ pub struct ImportResult {
     pub loss: String,
     /// Whether the loss follows from the output alone, and a training has to name one.
     pub assumed_loss: bool,
-    /// Trained parameters.
+    /// Parameters.
     pub parameters: u64,
+    /// Parameters that training leaves as they are. A model file does not keep this: `freeze` of a run file names them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub frozen: Vec<String>,
     /// The model file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -76,6 +79,12 @@ pub enum ImportModelError {
         /// The file.
         file: PathBuf,
     },
+    /// The model and the weights are to be one file.
+    #[error("{} cannot hold both the model and the weights{}", file.display(), Help::advice("name two files"))]
+    Same {
+        /// The file.
+        file: PathBuf,
+    },
     /// A file cannot be written.
     #[error("{} cannot be written: {reason}", file.display())]
     Unwritable {
@@ -97,9 +106,11 @@ pub enum ImportModelError {
 impl Fault for ImportModelError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Model(_) | Self::Loss(_) | Self::Taken { .. } | Self::Weights { .. } => {
-                ErrorKind::Request
-            }
+            Self::Model(_)
+            | Self::Loss(_)
+            | Self::Taken { .. }
+            | Self::Same { .. }
+            | Self::Weights { .. } => ErrorKind::Request,
             Self::Unwritable { .. } => ErrorKind::Failure,
         }
     }
@@ -113,6 +124,11 @@ pub fn import(request: &ImportRequest) -> Result<ImportResult, ImportModelError>
         if file.exists() {
             return Err(ImportModelError::Taken { file: file.clone() });
         }
+    }
+    if let (Some(out), Some(weights)) = (&request.out, &request.weights)
+        && out == weights
+    {
+        return Err(ImportModelError::Same { file: out.clone() });
     }
     let options = Options {
         loss: request.loss.as_deref().map(text::parse_loss).transpose()?,
@@ -198,6 +214,7 @@ fn result(request: &ImportRequest, imported: &Imported, printed: &str) -> Import
         loss: printed.lines().last().unwrap_or_default().to_owned(),
         assumed_loss: imported.loss == LossChoice::Assumed,
         parameters: partita_graph::count(&imported.graph).parameters,
+        frozen: imported.frozen.clone(),
         model: request.out.as_ref().map(name),
         weights: request.weights.as_ref().map(name),
     }

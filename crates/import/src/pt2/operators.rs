@@ -2,7 +2,7 @@
 //!
 //! Source: PyTorch, `aten/src/ATen/native/native_functions.yaml`: names, order and defaults of arguments.
 
-use super::schema::{Argument, NodeJson, OptionalTensor};
+use super::schema::{Argument, NodeJson, Number, OptionalTensor};
 use crate::network::{Operation, Padding};
 use partita_graph::{Activation, PadMode, PoolKind};
 
@@ -167,7 +167,9 @@ fn strange(name: &str) -> String {
 }
 
 /// The operation of a call.
-pub(super) fn translate(call: &Arguments<'_>) -> Translated {
+///
+/// `is_training`: some operator says that the module was exported in training mode.
+pub(super) fn translate(call: &Arguments<'_>, is_training: bool) -> Translated {
     let target = call.node.target.as_str();
     let name = target.strip_prefix("torch.ops.aten.").unwrap_or(target);
     let (base, overload) = name.split_once('.').unwrap_or((name, ""));
@@ -175,6 +177,16 @@ pub(super) fn translate(call: &Arguments<'_>) -> Translated {
         .strip_suffix('_')
         .filter(|base| !base.is_empty())
         .unwrap_or(base);
+    let is_off = |name| is_training && matches!(call.flag(name, true), Ok(false));
+    match base {
+        "dropout" if is_off("train") => return Ok((Operation::Identity, call.only())),
+        "batch_norm" if is_off("training") => {
+            return Err("a batch norm in evaluation mode within a network in training mode is not read; export it \
+                        in training mode, and freeze it in the run file"
+                .to_owned());
+        }
+        _ => {}
+    }
     let found = layer(base, overload, call)
         .or_else(|| elementwise(base, overload, call))
         .or_else(|| arranging(base, call));
@@ -213,11 +225,11 @@ fn layer(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Translated>
         ),
         "amax" => reduce(PoolKind::Max, call),
         "upsample_nearest1d" | "upsample_nearest2d" | "upsample_nearest3d" => {
-            Ok(upsample(false, false, call))
+            upsample(false, false, call)
         }
         "upsample_linear1d" | "upsample_bilinear2d" | "upsample_trilinear3d" => call
             .flag("align_corners", false)
-            .map(|corners| upsample(true, corners, call)),
+            .and_then(|corners| upsample(true, corners, call)),
         "pad" | "constant_pad_nd" => pad(call),
         _ => return None,
     })
@@ -340,18 +352,27 @@ fn reduce(kind: PoolKind, call: &Arguments<'_>) -> Translated {
     Ok((Operation::Reduce { kind, dims }, call.only()))
 }
 
-fn upsample(
-    is_linear: bool,
-    align_corners: bool,
-    call: &Arguments<'_>,
-) -> (Operation, Vec<Option<String>>) {
-    let first = |name| call.tensor(name);
-    let input = first("self").or_else(|| first("input"));
+fn upsample(is_linear: bool, align_corners: bool, call: &Arguments<'_>) -> Translated {
+    // A scale decides where outputs lie, even where their extents are a whole multiple.
+    let is_whole = |scale: f64| scale.fract() == 0.0;
+    let listed = match call.find("scale_factors") {
+        Some(Argument::AsFloats(scales)) => scales.iter().filter_map(Number::value).all(is_whole),
+        Some(_) | None => true,
+    };
+    let mut single = ["scales", "scales_d", "scales_h", "scales_w"].into_iter();
+    let singly = single.all(|name| call.number(name, 1.0).is_ok_and(is_whole));
+    if !(listed && singly || is_linear && align_corners) {
+        return Err(
+            "a resize by a factor that is not whole is not read; give a size, or \
+                    recompute_scale_factor=True"
+                .to_owned(),
+        );
+    }
     let operation = Operation::Upsample {
         is_linear,
         align_corners,
     };
-    (operation, vec![input])
+    Ok((operation, call.only()))
 }
 
 fn pad(call: &Arguments<'_>) -> Translated {

@@ -68,7 +68,7 @@ pub(super) enum Argument {
     AsInt(i64),
     AsInts(Vec<i64>),
     AsFloat(Number),
-    AsFloats(IgnoredAny),
+    AsFloats(Vec<Number>),
     AsBool(bool),
     AsString(String),
     AsSymInt(IgnoredAny),
@@ -104,6 +104,8 @@ impl Number {
 #[derive(Clone, Deserialize)]
 pub(super) struct TensorMeta {
     pub(super) dtype: u64,
+    #[serde(default)]
+    pub(super) requires_grad: bool,
     pub(super) sizes: Vec<Size>,
     #[serde(default)]
     pub(super) strides: Vec<Size>,

@@ -226,15 +226,16 @@ impl Translation<'_> {
         let features = weight.shape.first().copied().unwrap_or_default();
         let shape = self.shape(tensor);
         let last = tensor.layout.dims() - 1;
-        let (input, layout) = match tensor.layout.axes(last) {
-            [] | [Axis::Channel] => (tensor.node, tensor.layout.clone()),
+        let (input, layout, rows) = match tensor.layout.axes(last) {
+            [] | [Axis::Channel] => (tensor.node, tensor.layout.clone(), None),
             axes if tensor.layout.dims() == 2 && is_flat(axes) => {
                 let name = self.free(&format!(
                     "{}.flatten",
                     self.name(call, &[(Weight, Some(weight.clone()))])
                 ));
                 let node = self.builder.flatten(&name, tensor.node)?;
-                (node, Layout::features(self.builder.shape(node)))
+                let rows = Some(self.shape(tensor));
+                (node, Layout::features(self.builder.shape(node)), rows)
             }
             _ => {
                 return reason(
@@ -242,6 +243,11 @@ impl Translation<'_> {
                 );
             }
         };
+        if *self.rows.entry(weight.value.clone()).or_insert(rows) != rows {
+            return reason(
+                "it shares its weight with a layer whose features are ordered otherwise, which is not read",
+            );
+        }
         let op = if self.builder.shape(input).extent == [1; 3] {
             Op::Linear {
                 features,

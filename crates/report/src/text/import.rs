@@ -26,6 +26,13 @@ pub fn import(found: &ImportResult, out: &mut dyn Write) -> io::Result<()> {
         found.loss.clone()
     };
     let mut pairs = vec![("loss", loss), ("parameters", grouped(found.parameters))];
+    if !found.frozen.is_empty() {
+        let names = found.frozen.join(", ");
+        let text = format!(
+            "{names} (no gradient in PyTorch; with a model file, `freeze` of the run file names them)"
+        );
+        pairs.push(("frozen", text));
+    }
     pairs.extend(found.model.iter().map(|file| ("model", file.clone())));
     pairs.extend(found.weights.iter().map(|file| ("weights", file.clone())));
     write_pairs(out, &pairs)
