@@ -20,5 +20,5 @@ mod weights;
 
 pub use error::{ImportError, Unsupported};
 pub use pt2::{Imported, Options, read, read_weights};
-pub use translate::{Layer, LossChoice, Stored};
+pub use translate::{Layer, LossChoice, Stored, state_dict_role};
 pub use weights::{Element, Weight};

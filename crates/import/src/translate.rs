@@ -251,6 +251,13 @@ impl<'a> Translation<'a> {
         tensor.layout.extents(shape, self.samples)
     }
 
+    /// The extents that the file says of the first output of a call.
+    fn output_extents(&self, call: &Call) -> &'a [usize] {
+        let network = self.network;
+        let first = call.outputs.first();
+        first.map_or(&[], |name| network.shape(name))
+    }
+
     fn shape(&self, tensor: &Tensor) -> Shape {
         self.builder.shape(tensor.node)
     }
@@ -317,7 +324,7 @@ impl<'a> Translation<'a> {
                 .find_parameter(&format!("{name}.{}", role.name()))?;
             self.parameters.insert(read.value.clone(), id);
             self.stored.push(Stored {
-                name: format!("{name}.{}", word(*role)),
+                name: format!("{name}.{}", state_dict_role(*role)),
                 original: read.name.clone(),
                 shape: read.shape.clone(),
             });
@@ -335,8 +342,10 @@ impl<'a> Translation<'a> {
         let read = parameters
             .iter()
             .find_map(|(role, read)| Some((role, read.as_ref()?)));
-        let of_parameter =
-            read.and_then(|(role, read)| read.name.strip_suffix(&format!(".{}", word(*role))));
+        let of_parameter = read.and_then(|(role, read)| {
+            read.name
+                .strip_suffix(&format!(".{}", state_dict_role(*role)))
+        });
         let is_only = self.calls.get(call.module.as_str()) == Some(&1);
         let own = call.outputs.first().map_or("layer", String::as_str);
         let name = match of_parameter {
@@ -418,8 +427,8 @@ struct Read {
     shape: Vec<usize>,
 }
 
-/// PyTorch's word for a role.
-fn word(role: ParameterRole) -> &'static str {
+/// PyTorch's word for a role, the last part of a name in a state dict.
+pub fn state_dict_role(role: ParameterRole) -> &'static str {
     match role {
         ParameterRole::Weight | ParameterRole::Gamma | ParameterRole::Slope => "weight",
         ParameterRole::Bias | ParameterRole::Beta => "bias",

@@ -44,10 +44,7 @@ impl Translation<'_> {
 
     fn reshape(&self, call: &Call) -> Result<Tensor, Fault> {
         let tensor = self.tensor(call, 0)?;
-        let sizes = call
-            .outputs
-            .first()
-            .map_or(&[][..], |name| self.network.shape(name));
+        let sizes = self.output_extents(call);
         let layout = tensor
             .layout
             .reshaped(self.shape(&tensor), self.samples, sizes);
@@ -113,10 +110,7 @@ impl Translation<'_> {
     /// Copies along channels, one after the other.
     fn repeat(&mut self, call: &Call) -> Result<Tensor, Fault> {
         let tensor = self.tensor(call, 0)?;
-        let sizes = call
-            .outputs
-            .first()
-            .map_or(&[][..], |name| self.network.shape(name));
+        let sizes = self.output_extents(call);
         let extents = self.extents(&tensor);
         if sizes.len() != extents.len() {
             return reason("it adds dims, which is not read");

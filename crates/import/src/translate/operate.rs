@@ -368,10 +368,7 @@ impl Translation<'_> {
             return reason("it is no pooling");
         };
         self.check_image(tensor)?;
-        let output = call
-            .outputs
-            .first()
-            .map_or(&[][..], |name| self.network.shape(name));
+        let output = self.output_extents(call);
         let extent = self.shape(tensor).extent;
         let missing = 3 - self.rank;
         let mut overhangs = false;
@@ -407,10 +404,7 @@ impl Translation<'_> {
     fn adaptive(&mut self, call: &Call, kind: PoolKind, tensor: &Tensor) -> Result<Tensor, Fault> {
         self.check_image(tensor)?;
         let extent = self.shape(tensor).extent;
-        let sizes = call
-            .outputs
-            .first()
-            .map_or(&[][..], |name| self.network.shape(name));
+        let sizes = self.output_extents(call);
         let mut outputs = [1; 3];
         let missing = 3 - self.rank;
         for (dim, output) in outputs[missing..].iter_mut().enumerate() {
@@ -453,10 +447,7 @@ impl Translation<'_> {
         if axes.iter().any(|axis| !matches!(axis, Axis::Space(_))) {
             return reason("a mean or maximum over samples or channels is not read");
         }
-        let sizes = call
-            .outputs
-            .first()
-            .map_or(&[][..], |name| self.network.shape(name));
+        let sizes = self.output_extents(call);
         let keeps = sizes.len() == tensor.layout.dims();
         let layout = tensor.layout.reduced(dims, keeps);
         let is_read = |dim: usize| axes.contains(&Axis::Space(dim));
@@ -489,10 +480,7 @@ impl Translation<'_> {
     ) -> Result<Tensor, Fault> {
         self.check_image(tensor)?;
         let extent = self.shape(tensor).extent;
-        let sizes = call
-            .outputs
-            .first()
-            .map_or(&[][..], |name| self.network.shape(name));
+        let sizes = self.output_extents(call);
         let missing = 3 - self.rank;
         let mut factors = [1; 3];
         for dim in missing..3 {

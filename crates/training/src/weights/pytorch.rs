@@ -14,6 +14,7 @@
 //! and `flatten`, section "Variables" each.
 
 use partita_graph::{Graph, Node, NodeId, Op, Parameter, ParameterRole, Shape};
+use partita_import::state_dict_role;
 use std::collections::BTreeMap;
 
 /// Names and axis order of a weight file.
@@ -69,7 +70,7 @@ impl Layout {
                 if parameter.name != format!("{}.{}", node.name, parameter.role.name())
                     && first == own
                 {
-                    let name = format!("{}.{}", node.name, torch_role(parameter.role));
+                    let name = format!("{}.{}", node.name, state_dict_role(parameter.role));
                     aliases
                         .entry(parameter.name.clone())
                         .or_default()
@@ -101,7 +102,7 @@ impl Layout {
                 let suffix = format!(".{}", parameter.role.name());
                 let layer = parameter.name.strip_suffix(&suffix);
                 let layer = layer.unwrap_or(&parameter.name);
-                format!("{layer}.{}", torch_role(parameter.role))
+                format!("{layer}.{}", state_dict_role(parameter.role))
             }
         }
     }
@@ -284,14 +285,5 @@ fn keeps_channels(op: &Op) -> bool {
         | Op::Activation(_)
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => true,
-    }
-}
-
-fn torch_role(role: ParameterRole) -> &'static str {
-    match role {
-        ParameterRole::Weight | ParameterRole::Gamma | ParameterRole::Slope => "weight",
-        ParameterRole::Bias | ParameterRole::Beta => "bias",
-        ParameterRole::RunningMean => "running_mean",
-        ParameterRole::RunningVariance => "running_var",
     }
 }
