@@ -24,6 +24,9 @@ pub struct ServeArgs {
     /// Where it listens: HOST:PORT, where port 0 takes a free one, or unix:PATH
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub listen: Address,
+    /// File with the secret that trainings must have (default: the user's, in the cache folder)
+    #[arg(long, value_name = "FILE")]
+    pub secret: Option<PathBuf>,
     /// Cores that it may use, such as `0,4-7` (default: all)
     #[arg(long, value_name = "CORES", value_parser = number::cores)]
     pub cores: Option<Cores>,
@@ -73,6 +76,7 @@ pub fn run(context: &Context, args: &ServeArgs, out: &mut dyn Write) -> Result<(
             RoleName::Validator => Role::Validator,
         },
         listen: args.listen.clone(),
+        secret: args.secret.clone(),
         delay: args.delay.unwrap_or_default(),
         ranks: args.ranks,
         threads: args.threads,

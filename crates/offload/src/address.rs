@@ -4,8 +4,9 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -90,7 +91,7 @@ impl Address {
                 }
                 Err(failure)
             }
-            Self::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+            Self::Unix(path) => UnixStream::connect(path).map(Stream::from),
         }
     }
 }
@@ -105,82 +106,134 @@ fn may_come(error: &io::Error) -> bool {
 
 /// A connection.
 #[derive(Debug)]
-pub enum Stream {
-    /// Over TCP.
+pub struct Stream {
+    socket: Connected,
+    /// When reads and writes fail.
+    deadline: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Connected {
     Tcp(TcpStream),
-    /// Over a socket file.
     Unix(UnixStream),
+}
+
+impl From<UnixStream> for Stream {
+    fn from(stream: UnixStream) -> Self {
+        Self {
+            socket: Connected::Unix(stream),
+            deadline: None,
+        }
+    }
 }
 
 impl Stream {
     fn tcp(stream: TcpStream) -> io::Result<Self> {
         // Requests are small, and a loader should see them at once.
         stream.set_nodelay(true)?;
-        Ok(Self::Tcp(stream))
+        Ok(Self {
+            socket: Connected::Tcp(stream),
+            deadline: None,
+        })
     }
 
-    /// The same connection, to read in one thread and write in another.
+    /// The same connection, to read in one thread and write in another. It has no deadline.
     pub fn try_clone(&self) -> io::Result<Self> {
-        match self {
-            Self::Tcp(stream) => stream.try_clone().map(Self::Tcp),
-            Self::Unix(stream) => stream.try_clone().map(Self::Unix),
+        let socket = match &self.socket {
+            Connected::Tcp(stream) => stream.try_clone().map(Connected::Tcp),
+            Connected::Unix(stream) => stream.try_clone().map(Connected::Unix),
+        }?;
+        Ok(Self {
+            socket,
+            deadline: None,
+        })
+    }
+
+    /// Longest wait of one read or write without a deadline; `None` for no limit.
+    pub fn set_timeout(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        self.deadline = None;
+        self.set_read_timeout(limit)?;
+        self.set_write_timeout(limit)
+    }
+
+    /// After this time all reads and writes together fail, however little each of them waits.
+    pub fn set_deadline(&mut self, wait: Duration) {
+        self.deadline = Instant::now().checked_add(wait);
+    }
+
+    fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        match &self.socket {
+            Connected::Tcp(stream) => stream.set_read_timeout(limit),
+            Connected::Unix(stream) => stream.set_read_timeout(limit),
         }
     }
 
-    /// Longest wait of a read or a write; `None` for no limit.
-    pub fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => {
-                stream.set_read_timeout(limit)?;
-                stream.set_write_timeout(limit)
-            }
-            Self::Unix(stream) => {
-                stream.set_read_timeout(limit)?;
-                stream.set_write_timeout(limit)
-            }
+    fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        match &self.socket {
+            Connected::Tcp(stream) => stream.set_write_timeout(limit),
+            Connected::Unix(stream) => stream.set_write_timeout(limit),
+        }
+    }
+
+    /// What is left until the deadline. Errors: nothing is.
+    fn rest(&self) -> io::Result<Option<Duration>> {
+        let rest = self
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match rest {
+            Some(Duration::ZERO) => Err(io::ErrorKind::TimedOut.into()),
+            rest => Ok(rest),
         }
     }
 
     /// Ends the connection in both directions, for all clones.
     pub fn close(&self) {
         // It may be closed already.
-        let _ = match self {
-            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
-            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
+        let _ = match &self.socket {
+            Connected::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Connected::Unix(stream) => stream.shutdown(Shutdown::Both),
         };
     }
 }
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(buffer),
-            Self::Unix(stream) => stream.read(buffer),
+        if let Some(rest) = self.rest()? {
+            self.set_read_timeout(Some(rest))?;
+        }
+        match &mut self.socket {
+            Connected::Tcp(stream) => stream.read(buffer),
+            Connected::Unix(stream) => stream.read(buffer),
         }
     }
 }
 
 impl Write for Stream {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(buffer),
-            Self::Unix(stream) => stream.write(buffer),
+        if let Some(rest) = self.rest()? {
+            self.set_write_timeout(Some(rest))?;
+        }
+        match &mut self.socket {
+            Connected::Tcp(stream) => stream.write(buffer),
+            Connected::Unix(stream) => stream.write(buffer),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.flush(),
-            Self::Unix(stream) => stream.flush(),
+        match &mut self.socket {
+            Connected::Tcp(stream) => stream.flush(),
+            Connected::Unix(stream) => stream.flush(),
         }
     }
 }
 
-/// Accepts connections. A socket file is removed when it is dropped.
+/// Accepts connections. Its socket file is removed when it is dropped, if it is still its own.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
     address: Address,
+    /// Device and number of the socket file.
+    file: Option<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -190,7 +243,7 @@ enum Socket {
 }
 
 impl Listener {
-    /// Listens at an address. A socket file that a killed process left is replaced.
+    /// Listens at an address. A socket file at which nobody listens any more is replaced; another file never is.
     ///
     /// Errors: the address is taken or not of this host.
     pub fn bind(address: &Address) -> io::Result<Self> {
@@ -204,11 +257,8 @@ impl Listener {
             }
             Address::Unix(path) => {
                 let socket = match UnixListener::bind(path) {
-                    Err(error)
-                        if error.kind() == io::ErrorKind::AddrInUse
-                            && UnixStream::connect(path).is_err() =>
-                    {
-                        fs::remove_file(path)?;
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                        remove_abandoned(path)?;
                         UnixListener::bind(path)
                     }
                     bound => bound,
@@ -217,7 +267,15 @@ impl Listener {
                 (Socket::Unix(socket), address.clone())
             }
         };
-        Ok(Self { socket, address })
+        let file = match &address {
+            Address::Unix(path) => identity(path).ok(),
+            Address::Tcp(_) => None,
+        };
+        Ok(Self {
+            socket,
+            address,
+            file,
+        })
     }
 
     /// The address, with the port that was taken.
@@ -234,7 +292,7 @@ impl Listener {
             }),
             Socket::Unix(socket) => socket.accept().and_then(|(stream, _)| {
                 stream.set_nonblocking(false)?;
-                Ok((Stream::Unix(stream), self.address.to_string()))
+                Ok((Stream::from(stream), self.address.to_string()))
             }),
         };
         match accepted {
@@ -245,6 +303,26 @@ impl Listener {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Device and number of a file, which a link does not stand for.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
+}
+
+/// Removes a socket file that a killed process left.
+///
+/// Errors: it is no socket, or somebody listens there, or perhaps does.
+fn remove_abandoned(path: &Path) -> io::Result<()> {
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        let text = "a file that is no socket is there, and stays";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Ok(_) | Err(_) => Err(io::ErrorKind::AddrInUse.into()),
     }
 }
 
@@ -261,8 +339,11 @@ fn is_passing(error: &io::Error) -> bool {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Address::Unix(path) = &self.address {
-            // Somebody may have removed it.
+        if let Address::Unix(path) = &self.address
+            && self.file.is_some()
+            && identity(path).ok() == self.file
+        {
+            // Somebody may remove it at the same time.
             let _ = fs::remove_file(path);
         }
     }
@@ -305,5 +386,47 @@ mod tests {
         assert!(address.connect(Duration::ZERO).is_ok());
         drop(live);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn other_files_at_the_address_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("thesis.txt");
+        fs::write(&path, "text").unwrap();
+        let error = Listener::bind(&Address::Unix(path.clone())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(Listener::bind(&Address::Unix(link.clone())).is_err());
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+        // A file that takes the place of the own socket stays, too.
+        let socket = folder.path().join("socket");
+        let listener = Listener::bind(&Address::Unix(socket.clone())).unwrap();
+        fs::remove_file(&socket).unwrap();
+        fs::write(&socket, "text").unwrap();
+        drop(listener);
+        assert_eq!(fs::read_to_string(&socket).unwrap(), "text");
+    }
+
+    #[test]
+    fn a_peer_that_drips_meets_the_deadline() {
+        let (own, mut other) = UnixStream::pair().unwrap();
+        let mut own = Stream::from(own);
+        let dripping = thread::spawn(move || {
+            while other.write_all(b".").is_ok() {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        own.set_deadline(Duration::from_millis(60));
+        let mut much = [0; 1 << 16];
+        let error = own.read_exact(&mut much).unwrap_err();
+        let is_late = matches!(
+            error.kind(),
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+        );
+        assert!(is_late, "{error}");
+        drop(own);
+        dripping.join().unwrap();
     }
 }

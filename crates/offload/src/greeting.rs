@@ -1,17 +1,23 @@
-//! The greeting: both sides say what they are, and the one that serves refuses another run.
+//! The greeting: both sides prove that they have the same secret, then say what they are; the one that serves refuses
+//! another run. Who has not proven it is told nothing but the version of the protocol.
 
 use crate::address::{Address, Stream};
 use crate::message::{invalid, receive, send};
+use crate::secret::{Nonce, Secret, Side, random};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
 /// First bytes of each side, with the version of the protocol as the last one.
-const MAGIC: [u8; 8] = *b"partita\x01";
-/// Longest wait for the other side's part of a greeting.
+const MAGIC: [u8; 8] = *b"partita\x02";
+/// Longest time of the proofs of both sides.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time from there to the answer. The one that serves opens its dataset again for it.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+/// What the one that serves says of a proof.
+const PROVEN: u8 = 1;
 
 /// What a process does for a training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,15 +73,13 @@ pub struct Hello {
     pub trainer: String,
     /// The settings of its run, in the order in which they are compared.
     pub settings: Vec<Setting>,
-    /// What else the role needs.
-    pub work: Value,
 }
 
 /// What the other side answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Answer {
-    /// It serves, with what the role tells.
-    Welcome(Value),
+    /// It serves.
+    Welcome,
     /// It does not, and why.
     Refused(String),
 }
@@ -106,6 +110,17 @@ pub enum JoinError {
         /// What is wrong.
         error: io::Error,
     },
+    /// One side has another secret.
+    #[error(
+        "the {role} at {address} has another secret; help: start it as the same user, or give both sides the same file: \
+         `secret` under [offload], and --secret of `partita serve`"
+    )]
+    Secret {
+        /// What was looked for.
+        role: Role,
+        /// Where.
+        address: Address,
+    },
     /// It serves something else.
     #[error("the {role} at {address} refuses: {reason}")]
     Refused {
@@ -134,14 +149,15 @@ pub fn difference(role: Role, own: &[Setting], trainer: &[Setting]) -> Option<St
     ))
 }
 
-/// Joins a process as a trainer, and gives the connection with what the other side tells.
+/// Joins a process as a trainer. `work` is what the role needs beside the settings.
 ///
-/// Errors: `Unreachable` if nobody listens within `patience`; a stranger; a refusal.
-pub fn join(
+/// Errors: `Unreachable` if nobody listens within `patience`; a stranger; another secret; a refusal.
+pub fn join<W: Serialize>(
     address: &Address,
-    hello: &Hello,
+    secret: &Secret,
+    (hello, work): (&Hello, &W),
     patience: Duration,
-) -> Result<(Stream, Value), JoinError> {
+) -> Result<Stream, JoinError> {
     let role = hello.role;
     let connected = address.connect(patience);
     let mut stream = connected.map_err(|error| JoinError::Unreachable {
@@ -149,13 +165,19 @@ pub fn join(
         address: address.clone(),
         error,
     })?;
-    let answer = ask(&mut stream, hello).map_err(|error| JoinError::Stranger {
+    let stranger = |error| JoinError::Stranger {
         role,
         address: address.clone(),
         error,
-    })?;
-    match answer {
-        Answer::Welcome(told) => Ok((stream, told)),
+    };
+    if !is_mutual(&mut stream, secret).map_err(stranger)? {
+        return Err(JoinError::Secret {
+            role,
+            address: address.clone(),
+        });
+    }
+    match ask(&mut stream, hello, work).map_err(stranger)? {
+        Answer::Welcome => Ok(stream),
         Answer::Refused(reason) => Err(JoinError::Refused {
             role,
             address: address.clone(),
@@ -164,17 +186,37 @@ pub fn join(
     }
 }
 
-fn ask(stream: &mut Stream, hello: &Hello) -> io::Result<Answer> {
-    stream.set_timeout(Some(PATIENCE))?;
-    stream.write_all(&MAGIC)?;
-    send(stream, hello)?;
+/// Whether both sides have the secret, as the trainer finds out.
+fn is_mutual(stream: &mut Stream, secret: &Secret) -> io::Result<bool> {
+    stream.set_deadline(PATIENCE);
     check_magic(stream)?;
+    let theirs: Nonce = take(stream)?;
+    let own = random()?;
+    stream.write_all(&MAGIC)?;
+    stream.write_all(&own)?;
+    stream.write_all(&secret.proof(Side::Trainer, [&theirs, &own]))?;
+    if take::<1>(stream)? != [PROVEN] {
+        return Ok(false);
+    }
+    let proof = take(stream)?;
+    Ok(secret.is_proven(Side::Server, [&theirs, &own], &proof))
+}
+
+fn take<const N: usize>(stream: &mut Stream) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn ask<W: Serialize>(stream: &mut Stream, hello: &Hello, work: &W) -> io::Result<Answer> {
+    stream.set_deadline(ANSWER_PATIENCE);
+    send(stream, hello)?;
+    send(stream, work)?;
     receive(stream)
 }
 
 fn check_magic(stream: &mut Stream) -> io::Result<()> {
-    let mut magic = [0; MAGIC.len()];
-    stream.read_exact(&mut magic)?;
+    let magic: [u8; MAGIC.len()] = take(stream)?;
     let (name, version) = magic.split_at(MAGIC.len() - 1);
     let (own_name, own_version) = MAGIC.split_at(MAGIC.len() - 1);
     if name != own_name {
@@ -198,21 +240,42 @@ pub struct Greeted {
     pub hello: Hello,
 }
 
+impl Greeted {
+    /// What the role needs beside the settings.
+    ///
+    /// Errors: it is not of this type.
+    pub fn work<W: DeserializeOwned>(&mut self) -> io::Result<W> {
+        receive(&mut self.stream)
+    }
+}
+
 /// Takes the greeting of whoever connected.
 ///
-/// Errors: it does not greet as a trainer of this version does.
-pub fn greet(mut stream: Stream) -> io::Result<Greeted> {
-    stream.set_timeout(Some(PATIENCE))?;
-    check_magic(&mut stream)?;
-    let hello = receive(&mut stream)?;
+/// Errors: it does not greet as a trainer of this version does, or has another secret.
+pub fn greet(mut stream: Stream, secret: &Secret) -> io::Result<Greeted> {
+    stream.set_deadline(PATIENCE);
+    let own = random()?;
     stream.write_all(&MAGIC)?;
+    stream.write_all(&own)?;
+    check_magic(&mut stream)?;
+    let theirs: Nonce = take(&mut stream)?;
+    let proof = take(&mut stream)?;
+    if !secret.is_proven(Side::Trainer, [&own, &theirs], &proof) {
+        // It may have gone already.
+        let _ = stream.write_all(&[1 - PROVEN]);
+        return Err(invalid("it has another secret"));
+    }
+    stream.write_all(&[PROVEN])?;
+    stream.write_all(&secret.proof(Side::Server, [&own, &theirs]))?;
+    let hello = receive(&mut stream)?;
+    stream.set_deadline(ANSWER_PATIENCE);
     Ok(Greeted { stream, hello })
 }
 
-/// Accepts a trainer and tells it what its role needs. From now on the connection waits without limit.
-pub fn welcome(greeted: Greeted, told: Value) -> io::Result<Stream> {
+/// Accepts a trainer. From now on the connection waits without limit.
+pub fn welcome(greeted: Greeted) -> io::Result<Stream> {
     let mut stream = greeted.stream;
-    send(&mut stream, &Answer::Welcome(told))?;
+    send(&mut stream, &Answer::Welcome)?;
     stream.set_timeout(None)?;
     Ok(stream)
 }

@@ -1,7 +1,7 @@
 //! Loading of samples and validation in processes of their own, on spare cores or on DPUs of the hosts that train.
 //!
 //! Does: joins such processes to ranks over TCP or Unix sockets; pieces of loads under credits, snapshots and results.
-//! Knows: addresses, framed messages, the greeting of both sides, pieces of loads.
+//! Knows: addresses, secrets, framed messages, the greeting of both sides, pieces of loads.
 //! Must not know: models, programs, how ranks run or talk to each other, printing.
 //!
 //! What is read of a piece (`data::PieceRequest`) is a function of the request, the dataset, the preprocessing and
@@ -15,6 +15,7 @@ mod address;
 mod greeting;
 mod loader;
 mod message;
+mod secret;
 mod supply;
 mod validator;
 
@@ -23,6 +24,9 @@ pub use greeting::{
     Greeted, Hello, JoinError, Role, Setting, difference, greet, join, turn_away, welcome,
 };
 pub use loader::{Served, serve_pieces};
-pub use message::{MESSAGE_BYTES_MAX, receive, send};
+pub use message::{LIST_BYTES_MAX, MESSAGE_BYTES_MAX, receive, receive_up_to, send};
+pub use secret::{Secret, SecretError};
 pub use supply::{Loaders, loaders_of, lost_reason};
-pub use validator::{Report, ShardHead, SnapshotHead, receive_report, send_snapshot};
+pub use validator::{
+    Report, ShardHead, SnapshotHead, receive_report, receive_snapshot, send_snapshot,
+};

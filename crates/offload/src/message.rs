@@ -4,8 +4,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
 
-/// Largest message. Values of samples and parameters are not parts of messages; they follow them.
-pub const MESSAGE_BYTES_MAX: usize = 1 << 26;
+/// Largest message of a greeting, a request or a report of work. Values of samples and parameters are not parts of
+/// messages; they follow them.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Largest message with a list: the shards of a snapshot, or results of all mini-batches.
+pub const LIST_BYTES_MAX: usize = 1 << 26;
 
 /// Sends a message.
 pub fn send<T: Serialize>(stream: &mut dyn Write, message: &T) -> io::Result<()> {
@@ -22,12 +25,22 @@ pub fn send<T: Serialize>(stream: &mut dyn Write, message: &T) -> io::Result<()>
 ///
 /// Errors: those of the stream; `InvalidData` for a message that is too large or of another kind.
 pub fn receive<T: DeserializeOwned>(stream: &mut dyn Read) -> io::Result<T> {
+    receive_up_to(stream, MESSAGE_BYTES_MAX)
+}
+
+/// Receives a message of at most `bytes_max` bytes.
+///
+/// Errors: those of [`receive`].
+pub fn receive_up_to<T: DeserializeOwned>(
+    stream: &mut dyn Read,
+    bytes_max: usize,
+) -> io::Result<T> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
-    if length > MESSAGE_BYTES_MAX {
+    if length > bytes_max {
         return Err(invalid(&format!(
-            "a message of {length} bytes; the largest has {MESSAGE_BYTES_MAX}"
+            "a message of {length} bytes; the largest has {bytes_max}"
         )));
     }
     // Grows with what comes, so that a wrong length takes no memory.

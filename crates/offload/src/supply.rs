@@ -6,6 +6,7 @@ use crate::message::{invalid, receive, send};
 use partita_input::{PieceRequest, PieceSupply, PieceValues};
 use std::collections::VecDeque;
 use std::io::{self, BufReader};
+use std::time::Duration;
 
 /// The loaders of a rank among all: ranks share loaders in blocks, or each has several.
 ///
@@ -39,6 +40,8 @@ pub struct Loaders {
     credits: usize,
     /// The connection of the next request.
     turn: usize,
+    /// How long a piece may take.
+    patience: Duration,
     warn: Warn,
 }
 
@@ -55,13 +58,14 @@ struct Lost {
 }
 
 impl Loaders {
-    /// The loaders of a rank, joined already. `upcoming` are the pieces that the rank will probably need, in order.
+    /// The loaders of a rank, joined already. `upcoming` are the pieces that the rank will probably need, in order. A
+    /// loader that needs longer than `patience` for a piece is lost.
     ///
     /// Errors: those of the connections.
     pub fn new(
         rank: usize,
         joined: Vec<(Address, Stream)>,
-        credits: usize,
+        (credits, patience): (usize, Duration),
         upcoming: Box<dyn Iterator<Item = PieceRequest> + Send>,
         warn: Warn,
     ) -> io::Result<Self> {
@@ -83,6 +87,7 @@ impl Loaders {
             requested: VecDeque::new(),
             credits,
             turn: 0,
+            patience,
             warn,
         })
     }
@@ -211,7 +216,14 @@ pub fn lost_reason(error: &io::Error) -> String {
 
 impl PieceSupply for Loaders {
     fn deliver(&mut self, piece: &PieceRequest, step: u64, values: &mut PieceValues) -> bool {
+        // All attempts together take at most a third longer than the first.
+        let mut patience = self.patience;
         while !self.connections.is_empty() {
+            for connection in &mut self.connections {
+                connection.input.get_mut().set_deadline(patience);
+                connection.output.set_deadline(patience);
+            }
+            patience /= 4;
             match self.take(piece, values) {
                 Ok(()) => return true,
                 Err(lost) => self.lose(&lost, step),

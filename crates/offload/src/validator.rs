@@ -1,8 +1,8 @@
 //! Messages between ranks and validators.
 
-use crate::message::{receive, send};
+use crate::message::{LIST_BYTES_MAX, receive_up_to, send};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::io::{self, Read, Write};
 
 /// A shard of a tensor, whose values follow as little-endian bytes.
@@ -19,14 +19,15 @@ pub struct ShardHead {
 }
 
 impl ShardHead {
-    /// Bytes of its values. None for a region that leaves the tensor.
+    /// Bytes of its values. None for a region that leaves the tensor, or a tensor of more bytes than there are addresses.
     pub fn bytes(&self) -> Option<usize> {
-        let mut bytes = self.element_bytes;
+        let (mut bytes, mut whole) = (self.element_bytes, self.element_bytes);
         for ([start, end], extent) in self.region.into_iter().zip(self.shape) {
             if end > extent {
                 return None;
             }
             bytes = bytes.checked_mul(end.checked_sub(start)?)?;
+            whole = whole.checked_mul(extent)?;
         }
         Some(bytes)
     }
@@ -41,17 +42,20 @@ pub struct SnapshotHead {
     pub shards: Vec<ShardHead>,
 }
 
-/// What a validator tells rank 0.
+/// What a validator tells rank 0, with results of the type `R`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Report {
+pub enum Report<R> {
     /// It lives.
-    Working,
+    Working {
+        /// Shards taken and mini-batches evaluated since it was joined. What stays equal for long makes no progress.
+        done: u64,
+    },
     /// A snapshot is validated.
     Done {
         /// Epoch that it ends, from 0.
         epoch: u64,
         /// The results.
-        results: Value,
+        results: R,
     },
     /// It cannot go on.
     Failed(String),
@@ -71,6 +75,11 @@ pub fn send_snapshot(
 }
 
 /// Receives a report.
-pub fn receive_report(stream: &mut dyn Read) -> io::Result<Report> {
-    receive(stream)
+pub fn receive_report<R: DeserializeOwned>(stream: &mut dyn Read) -> io::Result<Report<R>> {
+    receive_up_to(stream, LIST_BYTES_MAX)
+}
+
+/// Receives what precedes the values of a snapshot.
+pub fn receive_snapshot(stream: &mut dyn Read) -> io::Result<SnapshotHead> {
+    receive_up_to(stream, LIST_BYTES_MAX)
 }

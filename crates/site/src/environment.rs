@@ -41,6 +41,9 @@ pub struct Environment {
     pub software_folders: Vec<PathBuf>,
     /// File of measured times; `None` keeps them in memory only.
     pub measured_times: Option<PathBuf>,
+    /// File of the secret that processes which load or validate share with the trainings of the user; it is made where it is
+    /// missing.
+    pub secret: Option<PathBuf>,
     /// Instruction level of the CPU kernels.
     pub level: Level,
     /// The launcher that started this process as one of several.
@@ -58,7 +61,7 @@ pub struct Environment {
     /// Folder of temporary files.
     pub temporary: PathBuf,
     /// The command that starts a process which loads samples or validates, as `partita serve` does: a training appends
-    /// `--with-parent --listen ADDRESS --role ROLE`, perhaps `--cores CORES`, and the run file. It calls
+    /// `--with-parent --listen ADDRESS --role ROLE --secret FILE`, perhaps `--cores CORES`, and the run file. It calls
     /// `serve` of the library, prints a line that ends in `LISTENING` and the address, and ends when its
     /// standard input closes. Empty where there is none.
     pub serve_command: Vec<OsString>,
@@ -108,6 +111,7 @@ impl Default for Environment {
             machine_folders: vec![PathBuf::from("machines")],
             software_folders: vec![PathBuf::from("software")],
             measured_times: None,
+            secret: None,
             level: Level::detect(),
             launcher: None,
             mpi_file: None,
@@ -144,7 +148,8 @@ impl Environment {
         Ok(Self {
             machine_folders: folders(MACHINES, "machines"),
             software_folders: folders(SOFTWARE, "software"),
-            measured_times: measured_times(variable),
+            measured_times: cache_file(variable, "measured.sqlite"),
+            secret: cache_file(variable, "offload-secret"),
             level: level.transpose()?.unwrap_or_else(Level::detect),
             launcher: launcher::started_by(&|name| variable(name)?.into_string().ok()),
             mpi_file: path(MPI_FILE),
@@ -182,14 +187,14 @@ fn paths(list: &OsStr) -> impl Iterator<Item = PathBuf> {
     parts.map(|part| PathBuf::from(OsStr::from_bytes(part)))
 }
 
-/// `$XDG_CACHE_HOME/partita`, else `~/.cache/partita`.
-fn measured_times(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+/// A file in `$XDG_CACHE_HOME/partita`, else in `~/.cache/partita`.
+fn cache_file(variable: &dyn Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
     let absolute = |name: &str| {
         let path = variable(name).map(PathBuf::from);
         path.filter(|path| path.is_absolute())
     };
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    Some(cache?.join("partita").join("measured.sqlite"))
+    Some(cache?.join("partita").join(name))
 }
 
 fn level(word: &str) -> Result<Level, EnvironmentError> {

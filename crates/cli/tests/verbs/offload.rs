@@ -3,12 +3,15 @@
 use crate::command::partita;
 use crate::metrics::LOADS;
 use crate::trainee::{Case, Trainee};
+use partita_offload::{Listener, Report, Secret, Stream, greet, send, welcome};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
+use std::time::Duration;
 
 /// Statistics, random augmentation, and batches of 3, 3 and 2.
 pub const SAMPLES: &str = "seed = 5\ntransform = \"standardize\"\n\
@@ -32,6 +35,7 @@ impl Server {
     pub fn of(role: &str, case: &Case, run: &str, address: &str, more: &[&str]) -> Self {
         let mut command = partita(&["serve", run, "--role", role, "--listen", address]);
         command.args(more).current_dir(case.folder());
+        command.env("HOME", case.path("home"));
         let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = piped.stdin(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
@@ -289,17 +293,21 @@ fn a_loader_outlives_garbage_on_its_port() {
     let case = Case::new();
     let plain = run_file(&case, "plain", 1, SAMPLES, "");
     let loader = Server::start(&case, &plain, &[]);
+    let unproven = [b"partita\x02".as_slice(), &[7; 64], b"\x02\0\0\0{}"].concat();
     let garbage: [&[u8]; 4] = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"partita\x07",
-        b"partita\x01\xff\xff\xff\xff",
-        b"partita\x01\x02\x00\x00\x00{}",
+        b"partita\x02\xff\xff\xff\xff",
+        &unproven,
     ];
     for bytes in garbage {
         let mut stream = std::net::TcpStream::connect(&loader.address).unwrap();
         stream.write_all(bytes).unwrap();
-        // It closes the connection.
-        let _ = stream.read_to_end(&mut Vec::new());
+        stream.shutdown(Shutdown::Write).unwrap();
+        // It closes the connection, and tells only who it is and that this is no proof.
+        let mut told = Vec::new();
+        let _ = stream.read_to_end(&mut told);
+        assert!(told.len() <= 8 + 32 + 1, "{} bytes", told.len());
     }
     let table = format!("[offload]\nloaders = [\"{}\"]", loader.address);
     let run = run_file(&case, "with", 1, SAMPLES, &table);
@@ -350,4 +358,110 @@ fn addresses_without_a_loader_are_refused_before_the_training_starts() {
         let text = refusal(&case, &run_file(&case, "refused", 1, "", &table));
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
+}
+
+/// A new file with a secret, and the options that name it on both sides.
+fn secret(case: &Case, name: &str) -> (String, String) {
+    let path = case.path(name);
+    Secret::of_user(&path).unwrap();
+    let path = path.display().to_string();
+    let key = format!("secret = \"{path}\"");
+    (path, key)
+}
+
+#[test]
+fn who_has_another_secret_is_told_nothing() {
+    let case = Case::new();
+    let own = run_file(&case, "own", 1, SAMPLES, "");
+    let (served, same) = secret(&case, "served");
+    let (_, other) = secret(&case, "other");
+    let loader = Server::start(&case, &own, &["--secret", &served]);
+    let address = loader.address.clone();
+    let table = |key: &str| format!("[offload]\nloaders = [\"{address}\"]\n{key}");
+    let run = run_file(&case, "with", 1, SAMPLES, &table(&same));
+    assert_eq!(trained(&case, &run), "");
+    // Also a trainer of another run, whose settings differ.
+    let refused = run_file(&case, "refused", 1, "seed = 6", &table(&other));
+    let text = refusal(&case, &refused);
+    assert!(text.contains("has another secret"), "{text}");
+    assert!(text.contains("--secret of `partita serve`"), "{text}");
+    let said = loader.end();
+    assert!(said.contains("it has another secret"), "{said}");
+    // A secret that others may read is none.
+    fs::set_permissions(case.path("served"), fs::Permissions::from_mode(0o644)).unwrap();
+    let text = refusal(&case, &run_file(&case, "open", 1, SAMPLES, &table(&same)));
+    assert!(text.contains("may be read by others"), "{text}");
+}
+
+/// A process that greets as one of its role, and then does what it is told to.
+fn pretender(
+    case: &Case,
+    then: impl FnOnce(Stream) + Send + 'static,
+) -> (String, String, thread::JoinHandle<()>) {
+    let (path, key) = secret(case, "pretended");
+    let secret = Secret::read(path.as_ref()).unwrap();
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.address().to_string();
+    let running = thread::spawn(move || {
+        let (stream, _) = loop {
+            if let Some(found) = listener.accept().unwrap() {
+                break found;
+            }
+        };
+        let mut greeted = greet(stream, &secret).unwrap();
+        let _: Value = greeted.work().unwrap();
+        then(welcome(greeted).unwrap());
+    });
+    (address, key, running)
+}
+
+#[test]
+fn a_loader_that_drips_is_replaced() {
+    let case = Case::new();
+    let (address, key, running) = pretender(&case, |mut stream| {
+        stream.write_all(&1000u32.to_le_bytes()).unwrap();
+        while stream.write_all(b" ").is_ok() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let table = format!("[offload]\nloaders = [\"{address}\"]\ntimeout = \"300 ms\"\n{key}");
+    let said = trained(&case, &run_file(&case, "drips", 1, SAMPLES, &table));
+    let lost = format!("lost the loader at {address} before step 1: it did not answer in time");
+    assert!(said.contains(&lost), "{said}");
+    running.join().unwrap();
+}
+
+#[test]
+fn a_validator_that_never_ends_is_replaced() {
+    let case = Case::new();
+    let (address, key, running) = pretender(&case, |stream| {
+        let mut output = stream.try_clone().unwrap();
+        let taking = thread::spawn(move || {
+            let mut stream = stream;
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        });
+        while send(&mut output, &Report::<Value>::Working { done: 1 }).is_ok() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        taking.join().unwrap();
+    });
+    let table = format!("[offload]\nvalidators = [\"{address}\"]\ntimeout = \"100 ms\"\n{key}");
+    let said = trained(&case, &run_file(&case, "stalls", 1, SAMPLES, &table));
+    let lost = format!("{address}: it answers, but evaluated nothing for 1 s");
+    assert!(said.contains(&lost), "{said}");
+    running.join().unwrap();
+}
+
+#[test]
+fn a_file_at_the_address_of_a_loader_stays() {
+    let case = Case::new();
+    let run = run_file(&case, "own", 1, SAMPLES, "");
+    fs::write(case.path("thesis.txt"), "text").unwrap();
+    let address = format!("unix:{}", case.path("thesis.txt").display());
+    let mut command = partita(&["serve", &run, "--role", "loader", "--listen", &address]);
+    let output = command.current_dir(case.folder()).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("a file that is no socket is there"), "{text}");
+    assert_eq!(fs::read_to_string(case.path("thesis.txt")).unwrap(), "text");
 }

@@ -1,17 +1,19 @@
 //! The target of what processes of the offload tell each other. The first byte of an input says which side receives the
-//! rest: `g` a process that is greeted, `r` a loader, `p` a rank that waits for pieces, `s` a validator, `t` a rank that waits
+//! rest: `g` a process that is greeted, `h` one whose trainer has proven its secret, `r` a loader, `p` a rank that waits for pieces, `s` a validator, `t` a rank that waits
 //! for a validator.
 
 use partita_data::Dataset;
 use partita_formats::{DType, Samples};
 use partita_input::{PieceReader, PieceRequest, PieceSupply as _, PieceValues, Preprocessing};
 use partita_offload::{
-    Address, Loaders, Report, Role, SnapshotHead, Stream, difference, greet, receive,
-    receive_report, send, serve_pieces,
+    Address, Hello, LIST_BYTES_MAX, Loaders, Report, Role, Secret, SnapshotHead, Stream,
+    difference, greet, receive, receive_report, receive_snapshot, receive_up_to, send,
+    serve_pieces,
 };
 use partita_program::Transform;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::fmt::Debug;
 use std::fs;
 use std::io::{self, Write as _};
@@ -46,11 +48,16 @@ pub(super) fn write_dataset(folder: &Path) -> io::Result<()> {
 pub(super) fn wire(bytes: &[u8], folder: &Path) -> Result<(), String> {
     let (side, rest) = bytes.split_first().ok_or("an empty input")?;
     match side {
-        b'g' => greeting(rest),
+        b'g' => greeting(rest, folder),
+        b'h' => messages::<Hello>(rest, &|mut input| receive(&mut input), check_settings),
         b'r' => requests(rest, folder),
         b'p' => pieces(rest),
-        b's' => messages::<SnapshotHead>(rest, &|mut input| receive(&mut input), check_shards),
-        b't' => messages::<Report>(rest, &|mut input| receive_report(&mut input), |_| {}),
+        b's' => messages::<SnapshotHead>(
+            rest,
+            &|mut input| receive_snapshot(&mut input),
+            check_shards,
+        ),
+        b't' => messages::<Report<Value>>(rest, &|mut input| receive_report(&mut input), |_| {}),
         _ => Err("an unknown side".to_owned()),
     }
 }
@@ -68,14 +75,27 @@ fn fed<R>(bytes: &[u8], side: impl FnOnce(Stream) -> R) -> R {
             let _ = other.shutdown(Shutdown::Write);
             let _ = io::copy(&mut other, &mut io::sink());
         });
-        side(Stream::Unix(own))
+        side(Stream::from(own))
     })
 }
 
-fn greeting(bytes: &[u8]) -> Result<(), String> {
-    let hello = fed(bytes, |stream| greet(stream).map(|greeted| greeted.hello));
-    let hello = hello.map_err(|error| error.to_string())?;
-    check_same(&hello);
+/// Bytes of somebody who does not know the secret are never a greeting.
+fn greeting(bytes: &[u8], folder: &Path) -> Result<(), String> {
+    let secret = match Secret::of_user(&folder.join("secret")) {
+        Ok(secret) => secret,
+        Err(error) => panic!("the secret of the target: {error}"),
+    };
+    let greeted = fed(bytes, |stream| {
+        greet(stream, &secret).map(|greeted| greeted.hello)
+    });
+    match greeted {
+        Ok(hello) => panic!("greeted without the secret: {hello:?}"),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Equal settings do not differ, and one that a side lacks does.
+fn check_settings(hello: &Hello) {
     for role in [Role::Loader, Role::Validator] {
         assert_eq!(difference(role, &hello.settings, &hello.settings), None);
         let unlike = difference(role, &[], &hello.settings);
@@ -85,7 +105,6 @@ fn greeting(bytes: &[u8]) -> Result<(), String> {
             "settings that one side lacks differ"
         );
     }
-    Ok(())
 }
 
 fn requests(bytes: &[u8], folder: &Path) -> Result<(), String> {
@@ -118,7 +137,8 @@ fn pieces(bytes: &[u8]) -> Result<(), String> {
         let address = Address::Unix(PathBuf::from("loader"));
         let warn = Box::new(move |text| drop(warnings.send(text)));
         let joined = vec![(address, stream)];
-        let mut loaders = match Loaders::new(0, joined, CREDITS, Box::new(upcoming), warn) {
+        let limits = (CREDITS, Duration::from_secs(10));
+        let mut loaders = match Loaders::new(0, joined, limits, Box::new(upcoming), warn) {
             Ok(loaders) => loaders,
             Err(error) => panic!("no loaders: {error}"),
         };
@@ -166,7 +186,7 @@ fn check_same<T: Serialize + DeserializeOwned + Debug>(message: &T) {
     if let Err(error) = send(&mut bytes, message) {
         panic!("what was received cannot be sent: {error}");
     }
-    let again: T = match receive(&mut bytes.as_slice()) {
+    let again: T = match receive_up_to(&mut bytes.as_slice(), LIST_BYTES_MAX) {
         Ok(again) => again,
         Err(error) => panic!("what was sent cannot be received: {error}"),
     };
@@ -184,11 +204,13 @@ fn check_shards(head: &SnapshotHead) {
             .map(|[start, end]| end.abs_diff(start));
         let sizes = sizes.chain([shard.element_bytes]);
         let bytes = sizes.fold(1u128, |product, size| product.saturating_mul(size as u128));
+        let extents = shard.shape.into_iter().chain([shard.element_bytes]);
+        let whole = extents.fold(1u128, |product, one| product.saturating_mul(one as u128));
         match shard.bytes() {
             Some(found) => assert!(is_inside && found as u128 == bytes, "{shard:?}"),
             // Products before the last factor may be too large although a factor is zero.
             None => assert!(
-                !is_inside || bytes > usize::MAX as u128 || bytes == 0,
+                !is_inside || whole > usize::MAX as u128 || whole == 0,
                 "{shard:?}"
             ),
         }

@@ -29,16 +29,17 @@ use partita_graph::Graph;
 use partita_input::{
     HyperslabSource, Loading, PieceMaker, PieceReader, PieceSupply, Preprocessing, Waker,
 };
-use partita_offload::{Address, Hello, Loaders, Role, Stream, join, loaders_of};
+use partita_offload::{Address, Hello, Loaders, Role, Secret, Stream, join, loaders_of};
 use partita_run::{RunError, Source};
 use partita_session::Session;
 use partita_site::launch::Launch;
 use partita_site::{Context, Event};
 use partita_space::{Rank, Seconds};
 use remote::{Joined, RemoteValidation};
-use serde_json::json;
+use serde::Serialize;
+use serve::LoaderWork;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,6 +58,8 @@ pub struct Offload {
     validators: Mutex<BTreeMap<Rank, Joined>>,
     has_validators: bool,
     credits: usize,
+    /// How long a process may take for an answer.
+    timeout: Duration,
     warnings: Sender<String>,
     said: Mutex<Option<Receiver<String>>>,
     /// On the rank that started them, until the training ends.
@@ -91,10 +94,10 @@ impl Offload {
         starting.check_files()?;
         starting.check_validation()?;
         let mut children = Vec::new();
-        let loaders = starting.addresses(launch, Role::Loader, &config.loaders, &mut children)?;
+        let loaders = starting.processes(launch, Role::Loader, &config.loaders, &mut children)?;
         let validators =
-            starting.addresses(launch, Role::Validator, &config.validators, &mut children)?;
-        let training = match validators.len() {
+            starting.processes(launch, Role::Validator, &config.validators, &mut children)?;
+        let training = match validators.addresses.len() {
             0 => String::new(),
             _ => launch.choose(|| Ok::<_, TrainError>(unique_name()))?,
         };
@@ -114,8 +117,9 @@ impl Offload {
         Ok(Self {
             loaders: Mutex::new(joined_loaders),
             validators: Mutex::new(joined_validators),
-            has_validators: !validators.is_empty(),
+            has_validators: !validators.addresses.is_empty(),
             credits: config.credits,
+            timeout: timeout(run),
             warnings,
             said: Mutex::new(Some(said)),
             _children: children,
@@ -129,6 +133,7 @@ impl Offload {
         run: &Run,
         session: &'r Session<'r>,
         is_followed: bool,
+        is_asked_to_end: &'r AtomicBool,
     ) -> Option<RemoteValidation<'r>> {
         if !self.has_validators {
             return None;
@@ -143,7 +148,14 @@ impl Offload {
             .unwrap_or_else(PoisonError::into_inner);
         let joined = std::mem::take(&mut *validators);
         let warnings = self.warnings.clone();
-        Some(RemoteValidation::new(session, joined, is_awaited, warnings))
+        let awaited = (is_awaited, self.timeout);
+        Some(RemoteValidation::new(
+            session,
+            joined,
+            awaited,
+            is_asked_to_end,
+            warnings,
+        ))
     }
 
     /// The source of a rank: of its loaders, else of files.
@@ -176,7 +188,8 @@ impl Offload {
             let said = self.warnings.clone();
             // Nobody listens after the run.
             let warn = Box::new(move |text| drop(said.send(text)));
-            Loaders::new(rank, joined, self.credits, Box::new(upcoming), warn)
+            let limits = (self.credits, self.timeout);
+            Loaders::new(rank, joined, limits, Box::new(upcoming), warn)
         });
         let supply = supply.transpose().map_err(|error| RunError::Source {
             rank,
@@ -221,6 +234,26 @@ impl Offload {
             (result, listening.join().unwrap_or_default())
         })
     }
+}
+
+/// The processes of a role.
+#[derive(Default)]
+struct Serving {
+    addresses: Vec<Address>,
+    /// Theirs; none where there are no processes.
+    secret: Option<Secret>,
+}
+
+/// The secret in this file, or in that of the user.
+///
+/// Errors: a file that others may read, or that is missing and cannot be made.
+fn secret(context: &Context, own: Option<&Path>) -> Result<Secret, OffloadError> {
+    let user = context.environment().secret.as_deref();
+    Ok(match (own, user) {
+        (Some(own), _) => Secret::read(own)?,
+        (None, Some(user)) => Secret::of_user(user)?,
+        (None, None) => return Err(OffloadError::NoSecret),
+    })
 }
 
 /// How long a process may take for an answer before it counts as lost.
@@ -274,18 +307,27 @@ impl Starting<'_> {
         Ok(())
     }
 
-    /// The addresses of the processes of a role, which are started if the run file gives their number.
-    fn addresses(
+    /// The processes of a role, which are started if the run file gives their number.
+    fn processes(
         &self,
         launch: &Launch<'_>,
         role: Role,
         processes: &Processes,
         children: &mut Vec<Children>,
-    ) -> Result<Vec<Address>, TrainError> {
+    ) -> Result<Serving, TrainError> {
         let count = match processes {
-            Processes::At(addresses) => return Ok(addresses.clone()),
-            Processes::Started(0) => return Ok(Vec::new()),
+            Processes::Started(0) => return Ok(Serving::default()),
             &Processes::Started(count) => count,
+            Processes::At(addresses) => {
+                let own = self.run.offload.secret.as_deref();
+                // Each process of the ranks reads it on its host.
+                let context = launch.context();
+                let secret = launch.prepare(|| secret(context, own).map_err(TrainError::from))?;
+                return Ok(Serving {
+                    addresses: addresses.clone(),
+                    secret: Some(secret),
+                });
+            }
         };
         if !launch.is_on_one_host() {
             return Err(OffloadError::Hosts { role, count }.into());
@@ -296,38 +338,44 @@ impl Starting<'_> {
             let reason = "it reads a run file, and this training has none".to_owned();
             return Err(OffloadError::Start { role, reason }.into());
         };
-        let started: Vec<String> = launch.choose(|| {
+        let (started, secret): (Vec<String>, PathBuf) = launch.choose(|| {
             let new = Children::start(environment, role, count, run_file, config)?;
             let texts = new.addresses().iter().map(Address::to_string).collect();
+            let secret = new.secret();
             children.push(new);
-            Ok::<_, TrainError>(texts)
+            Ok::<_, TrainError>((texts, secret))
         })?;
-        Ok(started
-            .iter()
-            .filter_map(|text| text.parse().ok())
-            .collect())
+        let secret = launch
+            .prepare(|| Ok::<_, TrainError>(Secret::read(&secret).map_err(OffloadError::from)?))?;
+        Ok(Serving {
+            addresses: started
+                .iter()
+                .filter_map(|text| text.parse().ok())
+                .collect(),
+            secret: Some(secret),
+        })
     }
 
     fn trainer(&self, rank: Rank) -> String {
         format!("rank {rank} of {}", self.run.ranks)
     }
 
-    fn join_loaders(&self, rank: Rank, all: &[Address]) -> Result<Joined, OffloadError> {
+    fn join_loaders(&self, rank: Rank, all: &Serving) -> Result<Joined, OffloadError> {
         let (graph, dataset, preprocessing) = self.samples;
         let hello = Hello {
             role: Role::Loader,
             trainer: self.trainer(rank),
             settings: settings::of_samples(self.run, graph, dataset),
-            work: json!({
-                "credits": self.run.offload.credits,
-                "preparation": preprocessing.preparation,
-                "channels": dataset.channels(),
-                "evaluation": preprocessing.sampling.crops().map(|crops| crops.evaluation),
-            }),
         };
-        let own = loaders_of(rank, self.run.ranks, all.len());
+        let work = LoaderWork {
+            credits: self.run.offload.credits,
+            preparation: preprocessing.preparation.clone(),
+            channels: dataset.channels(),
+            evaluation: preprocessing.sampling.crops().map(|crops| crops.evaluation),
+        };
+        let own = loaders_of(rank, self.run.ranks, all.addresses.len());
         own.into_iter()
-            .map(|index| self.join(&all[index], &hello))
+            .map(|index| self.join((all, index), &hello, &work))
             .collect()
     }
 
@@ -335,35 +383,43 @@ impl Starting<'_> {
     fn join_validators(
         &self,
         rank: Rank,
-        all: &[Address],
+        all: &Serving,
         training: &str,
     ) -> Result<Joined, OffloadError> {
         let (graph, dataset, preprocessing) = self.samples;
-        let hello = |index: usize| Hello {
+        let hello = Hello {
             role: Role::Validator,
             trainer: self.trainer(rank),
             settings: settings::of_validation(self.run, graph, dataset),
-            work: json!(ValidatorWork {
-                training: training.to_owned(),
-                rank,
-                ranks: self.run.ranks,
-                strategy: self.strategy.to_owned(),
-                threads: self.run.threads,
-                part: [index, all.len()],
-                preparation: preprocessing.preparation.clone(),
-                channels: dataset.channels(),
-                class_weights: graph.inverse_frequency().unwrap_or_default().to_vec(),
-            }),
         };
-        let indexed = all.iter().enumerate();
-        indexed
-            .map(|(index, address)| self.join(address, &hello(index)))
+        let count = all.addresses.len();
+        let work = |index: usize| ValidatorWork {
+            training: training.to_owned(),
+            rank,
+            ranks: self.run.ranks,
+            strategy: self.strategy.to_owned(),
+            threads: self.run.threads,
+            part: [index, count],
+            preparation: preprocessing.preparation.clone(),
+            channels: dataset.channels(),
+            class_weights: graph.inverse_frequency().unwrap_or_default().to_vec(),
+        };
+        (0..count)
+            .map(|index| self.join((all, index), &hello, &work(index)))
             .collect()
     }
 
-    fn join(&self, address: &Address, hello: &Hello) -> Result<(Address, Stream), OffloadError> {
+    fn join<W: Serialize>(
+        &self,
+        (all, index): (&Serving, usize),
+        hello: &Hello,
+        work: &W,
+    ) -> Result<(Address, Stream), OffloadError> {
         let patience = self.run.offload.connect_timeout.0.clamp(0.0, 1e6);
-        let (stream, _) = join(address, hello, Duration::from_secs_f64(patience))?;
+        let patience = Duration::from_secs_f64(patience);
+        let (address, secret) = (&all.addresses[index], all.secret.as_ref());
+        let secret = secret.ok_or(OffloadError::NoSecret)?;
+        let mut stream = join(address, secret, (hello, work), patience)?;
         let limited = stream.set_timeout(Some(timeout(self.run)));
         limited.map_err(|error| OffloadError::Broken {
             role: hello.role,

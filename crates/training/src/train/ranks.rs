@@ -39,9 +39,9 @@ pub fn run(
     let files = files.map(|(joined, (files, _))| joined.inner(files, context, cancel));
     let (graph, start) = (task.graph, task.start);
     let from = (position.epoch, position.done);
-    let validators = task
-        .offload
-        .validators(run, session, task.on_epoch.is_some());
+    let validators =
+        task.offload
+            .validators(run, session, task.on_epoch.is_some(), context.cancel());
     let mesh = session.main_program().mesh;
     let on_epoch = on_epoch(task);
     let setup = RunSetup {

@@ -2,20 +2,26 @@
 
 use super::config::OffloadConfig;
 use super::error::OffloadError;
-use partita_offload::{Address, Role};
+use partita_offload::{Address, Role, Secret};
 use partita_site::Environment;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
 
 /// What precedes its address on the line that a process prints when it listens.
 pub const LISTENING: &str = " listens at ";
 
-/// Processes that end with the training: they end when their standard input closes.
-#[derive(Debug, Default)]
+/// Longest path of a socket file. Source: `sockaddr_un` of Linux, 108 bytes with the zero at the end.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Processes that end with the training: they end when their standard input closes. They listen at sockets in a folder that
+/// only this user may enter.
+#[derive(Debug)]
 pub struct Children {
     children: Vec<Child>,
     addresses: Vec<Address>,
+    folder: TempDir,
 }
 
 impl Children {
@@ -29,17 +35,29 @@ impl Children {
         run_file: &Path,
         config: &OffloadConfig,
     ) -> Result<Self, OffloadError> {
-        let mut all = Self::default();
+        let folder = private_folder(environment);
+        let folder = folder.map_err(|error| OffloadError::Start {
+            role,
+            reason: format!("no folder for its socket: {error}"),
+        })?;
+        let mut all = Self {
+            children: Vec::new(),
+            addresses: Vec::new(),
+            folder,
+        };
+        Secret::of_user(&all.secret())?;
         let Some((program, first)) = environment.serve_command.split_first() else {
             let reason = "no command is known that starts it".to_owned();
             return Err(OffloadError::Start { role, reason });
         };
-        for _ in 0..count {
+        for index in 0..count {
+            let address = Address::Unix(all.folder.path().join(index.to_string()));
             let mut command = Command::new(program);
             command
                 .args(first)
-                .args(["--with-parent", "--listen", "127.0.0.1:0", "--role"])
-                .arg(role.name());
+                .args(["--with-parent", "--listen", &address.to_string()])
+                .args(["--role", role.name(), "--secret"])
+                .arg(all.secret());
             if let Some(cores) = &config.cores {
                 command.args(["--cores", cores]);
             }
@@ -53,6 +71,11 @@ impl Children {
     /// Where they listen.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// The file with their secret, made for them.
+    pub fn secret(&self) -> PathBuf {
+        self.folder.path().join("secret")
     }
 
     fn add(&mut self, mut command: Command) -> Result<(), String> {
@@ -74,6 +97,21 @@ impl Children {
         self.addresses.push(address);
         Ok(())
     }
+}
+
+/// A new folder of mode 0700, whose path is short enough for sockets.
+fn private_folder(environment: &Environment) -> io::Result<TempDir> {
+    let new = |place: &Path| {
+        tempfile::Builder::new()
+            .prefix("partita-offload-")
+            .tempdir_in(place)
+    };
+    let folder = new(&environment.temporary)?;
+    // Room for the number of the process.
+    if folder.path().as_os_str().len() + "/0000".len() <= SOCKET_PATH_MAX {
+        return Ok(folder);
+    }
+    new(Path::new("/tmp"))
 }
 
 impl Drop for Children {

@@ -7,13 +7,15 @@ use partita_session::snapshot_bytes;
 use partita_site::cores::{list, parse_cores};
 use partita_space::help::Expected;
 use partita_space::{Bytes, Seconds};
+use std::path::PathBuf;
 use toml::de::DeValue;
 
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 7] = [
     "loaders",
     "validators",
     "credits",
     "cores",
+    "secret",
     "connect_timeout",
     "timeout",
 ];
@@ -60,6 +62,8 @@ pub struct OffloadConfig {
     pub credits: usize,
     /// Cores of the processes that the training starts (default: all that it may use).
     pub cores: Option<String>,
+    /// The file with the secret of processes at addresses (default: that of the user).
+    pub secret: Option<PathBuf>,
     /// How long the training waits at its start for processes that do not listen yet.
     pub connect_timeout: Seconds,
     /// How long a process may take for an answer before it counts as lost (default: half of the watchdog's limit).
@@ -73,6 +77,7 @@ impl Default for OffloadConfig {
             validators: Processes::default(),
             credits: CREDITS,
             cores: None,
+            secret: None,
             connect_timeout: CONNECT_TIMEOUT,
             timeout: None,
         }
@@ -108,6 +113,9 @@ pub fn read_offload(top: &Section<'_>, watchdog: Seconds) -> Result<OffloadConfi
             .read("credits", credits, |value| count(value, 1..=CREDITS_MAX))?
             .unwrap_or(CREDITS),
         cores: cores(&section)?.map(|cores| list(&cores)),
+        secret: section.read("secret", "the path of a file", |value| {
+            value.as_str().map(PathBuf::from)
+        })?,
         connect_timeout: section
             .time("connect_timeout", "10 s")?
             .unwrap_or(CONNECT_TIMEOUT),

@@ -1,6 +1,6 @@
 //! Errors of processes that load samples or validate.
 
-use partita_offload::{Address, JoinError, Role};
+use partita_offload::{Address, JoinError, Role, SecretError};
 use partita_site::{ErrorKind, Fault};
 use partita_space::Help;
 use partita_space::help::extend;
@@ -12,6 +12,15 @@ pub enum OffloadError {
     /// A process cannot be joined.
     #[error(transparent)]
     Join(#[from] JoinError),
+    /// There is no secret.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// No file of a secret is known.
+    #[error(
+        "the secret of loaders and validators: the user has no home folder{}",
+        Help::advice("name a file: `secret` under [offload], and --secret of `partita serve`")
+    )]
+    NoSecret,
     /// A process cannot be started.
     #[error(
         "a {role} cannot be started: {}",
@@ -83,6 +92,8 @@ impl Fault for OffloadError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Join(_)
+            | Self::Secret(_)
+            | Self::NoSecret
             | Self::Hosts { .. }
             | Self::NoValidation { .. }
             | Self::ManyValidators { .. }

@@ -9,11 +9,11 @@ use partita_site::launch::{Agreement, Decision, MakeValidators, Vote};
 use partita_space::{Rank, Seconds};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Joined validators, in order.
 pub type Joined = Vec<(Address, Stream)>;
@@ -23,11 +23,21 @@ pub struct RemoteValidation<'r> {
     session: &'r Session<'r>,
     joined: Mutex<BTreeMap<Rank, Joined>>,
     is_awaited: bool,
+    /// How long a validator may take for an answer.
+    timeout: Duration,
+    /// Set when the user wants the training to end.
+    is_asked_to_end: &'r AtomicBool,
     warnings: Sender<String>,
 }
 
 /// What a validator answered rank 0, or why it is lost.
-type Told = (usize, Result<Report, String>);
+type Told = (usize, Result<Report<Evaluated>, String>);
+
+/// How long a validator may stand, asked for again while it is awaited.
+type Limit<'l> = &'l (dyn Fn() -> Duration + Sync);
+
+/// A validator that does not go on may take this many times as long as one that does not answer.
+const STALLED: u32 = 10;
 
 impl<'r> RemoteValidation<'r> {
     /// The joined validators of each rank of this process. `is_awaited` is whether the training needs the results of an
@@ -35,14 +45,28 @@ impl<'r> RemoteValidation<'r> {
     pub fn new(
         session: &'r Session<'r>,
         joined: BTreeMap<Rank, Joined>,
-        is_awaited: bool,
+        (is_awaited, timeout): (bool, Duration),
+        is_asked_to_end: &'r AtomicBool,
         warnings: Sender<String>,
     ) -> Self {
         Self {
             session,
             joined: Mutex::new(joined),
             is_awaited,
+            timeout,
+            is_asked_to_end,
             warnings,
+        }
+    }
+}
+
+impl RemoteValidation<'_> {
+    /// How long a validator may stand; shorter when the user waits for the end.
+    fn patience(&self) -> Duration {
+        if self.is_asked_to_end.load(Ordering::Relaxed) {
+            self.timeout
+        } else {
+            self.timeout.saturating_mul(STALLED)
         }
     }
 }
@@ -61,9 +85,12 @@ impl MakeValidators for RemoteValidation<'_> {
             reason: format!("its validators: {error}"),
         };
         let addresses: Vec<Address> = joined.iter().map(|(address, _)| address.clone()).collect();
-        let told = (rank == 0).then(|| listen(&joined)).transpose();
-        let heard = told.map_err(failed)?.map(|told| Heard {
+        let told = (rank == 0)
+            .then(|| listen(&joined, self.timeout))
+            .transpose();
+        let heard = told.map_err(failed)?.map(|(told, progress)| Heard {
             told,
+            progress: progress.into_iter().map(Watched::new).collect(),
             parts: vec![None; addresses.len()],
             addresses,
             lost: None,
@@ -138,16 +165,23 @@ fn head(shard: &OwnedShard) -> ShardHead {
     }
 }
 
-/// Listens to all validators, in a thread for each.
-fn listen(joined: &Joined) -> io::Result<Receiver<Told>> {
+/// Listens to all validators, in a thread for each. Gives what they tell, and how far each says that it is.
+fn listen(joined: &Joined, timeout: Duration) -> io::Result<(Receiver<Told>, Vec<Arc<AtomicU64>>)> {
     let (tell, told) = channel();
+    let mut progress = Vec::new();
     for (index, (_, stream)) in joined.iter().enumerate() {
         let (tell, mut stream) = (tell.clone(), stream.try_clone()?);
+        let own = Arc::new(AtomicU64::new(0));
+        progress.push(Arc::clone(&own));
         // Detached: it ends with the connection.
         thread::spawn(move || {
             loop {
+                stream.set_deadline(timeout);
                 let report = match receive_report(&mut stream) {
-                    Ok(Report::Working) => continue,
+                    Ok(Report::Working { done }) => {
+                        own.store(done, Ordering::Relaxed);
+                        continue;
+                    }
                     Ok(report) => Ok(report),
                     Err(error) => Err(lost_reason(&error)),
                 };
@@ -158,7 +192,33 @@ fn listen(joined: &Joined) -> io::Result<Receiver<Told>> {
             }
         });
     }
-    Ok(told)
+    Ok((told, progress))
+}
+
+/// How far a validator is, and since when.
+struct Watched {
+    progress: Arc<AtomicU64>,
+    done: u64,
+    since: Instant,
+}
+
+impl Watched {
+    fn new(progress: Arc<AtomicU64>) -> Self {
+        Self {
+            progress,
+            done: 0,
+            since: Instant::now(),
+        }
+    }
+
+    /// How long it has stood where it is.
+    fn stands(&mut self) -> Duration {
+        let done = self.progress.load(Ordering::Relaxed);
+        if done != self.done {
+            (self.done, self.since) = (done, Instant::now());
+        }
+        self.since.elapsed()
+    }
 }
 
 /// The validators of one rank.
@@ -176,6 +236,7 @@ struct RemoteValidators<'a, 'r> {
 /// What rank 0 heard of the validators.
 struct Heard {
     told: Receiver<Told>,
+    progress: Vec<Watched>,
     addresses: Vec<Address>,
     /// Results of each for the snapshot under way.
     parts: Vec<Option<Evaluated>>,
@@ -184,33 +245,59 @@ struct Heard {
 }
 
 impl Heard {
-    /// Takes the answers: with `waits` until all results are there, one is lost, or the run is cancelled.
-    fn hear(&mut self, waits: bool, cancel: &AtomicBool) {
-        let pause = Duration::from_millis(if waits { 20 } else { 0 });
+    /// Takes the answers: with a limit until all results are there, one is lost or stands longer than the limit, or the
+    /// run is cancelled.
+    fn hear(&mut self, limit: Option<Limit<'_>>, cancel: &AtomicBool) {
+        let pause = Duration::from_millis(if limit.is_some() { 20 } else { 0 });
         while self.lost.is_none()
             && self.parts.iter().any(Option::is_none)
             && !cancel.load(Ordering::Relaxed)
         {
             match self.told.recv_timeout(pause) {
                 Ok((index, report)) => self.take(index, report),
-                Err(RecvTimeoutError::Timeout) if waits => {}
-                Err(RecvTimeoutError::Timeout) => return,
+                Err(RecvTimeoutError::Timeout) => match limit {
+                    Some(limit) => self.find_stalled(limit()),
+                    None => return,
+                },
                 Err(RecvTimeoutError::Disconnected) => self.lost = Some("all ended".to_owned()),
             }
         }
     }
 
-    fn take(&mut self, index: usize, report: Result<Report, String>) {
+    /// Begins to wait for results of all.
+    fn begin(&mut self) {
+        self.parts.fill(None);
+        for watched in &mut self.progress {
+            watched.since = Instant::now();
+        }
+    }
+
+    /// One that has no results and says that it works, but does not go on, is lost.
+    fn find_stalled(&mut self, limit: Duration) {
+        let mut waiting = self
+            .progress
+            .iter_mut()
+            .zip(&self.parts)
+            .zip(&self.addresses);
+        let stalled = waiting.find_map(|((watched, part), address)| {
+            (part.is_none() && watched.stands() > limit).then_some(address)
+        });
+        if let Some(address) = stalled {
+            let seconds = limit.as_secs_f64();
+            self.lost = Some(format!(
+                "{address}: it answers, but evaluated nothing for {seconds:.0} s"
+            ));
+        }
+    }
+
+    fn take(&mut self, index: usize, report: Result<Report<Evaluated>, String>) {
         let address = &self.addresses[index];
         match report {
-            Ok(Report::Done { results, .. }) => match serde_json::from_value(results) {
-                Ok(results) => self.parts[index] = Some(results),
-                Err(error) => self.lost = Some(format!("{address}: {error}")),
-            },
+            Ok(Report::Done { results, .. }) => self.parts[index] = Some(results),
             Ok(Report::Failed(reason)) | Err(reason) => {
                 self.lost = Some(format!("{address}: {reason}"));
             }
-            Ok(Report::Working) => {}
+            Ok(Report::Working { .. }) => {}
         }
     }
 
@@ -267,9 +354,11 @@ impl RemoteValidators<'_, '_> {
         let mut lost = Self::failed(votes);
         let mut evaluated = None;
         if let Some(heard) = &mut self.heard {
-            let (waits, cancel) = (lost.is_none(), self.cancel);
+            let (waits, all, cancel) = (lost.is_none(), self.all, self.cancel);
+            let limit = || all.patience();
+            let limit = waits.then_some(&limit as Limit<'_>);
             self.agreement
-                .while_others_wait(Box::new(|| heard.hear(waits, cancel)));
+                .while_others_wait(Box::new(|| heard.hear(limit, cancel)));
             evaluated = heard.evaluated();
             lost = lost.or(heard.lost.clone());
         }
@@ -302,8 +391,8 @@ impl Validators for RemoteValidators<'_, '_> {
         let decision = votes.map(|votes| {
             let mut lost = Self::failed(&votes);
             if let Some(heard) = &mut self.heard {
-                heard.parts.fill(None);
-                heard.hear(false, self.cancel);
+                heard.begin();
+                heard.hear(None, self.cancel);
                 lost = lost.or(heard.lost.clone());
             }
             lost.iter().for_each(|reason| self.warn(epoch, reason));
@@ -323,7 +412,7 @@ impl Validators for RemoteValidators<'_, '_> {
 
     fn poll(&mut self) -> Option<Evaluated> {
         let heard = self.heard.as_mut()?;
-        heard.hear(false, self.cancel);
+        heard.hear(None, self.cancel);
         heard.evaluated()
     }
 

@@ -11,20 +11,28 @@ use partita_forecast::model;
 use partita_graph::Graph;
 use partita_input::{EvaluationCrops, PieceReader, Preparation, Preprocessing, Sampling};
 use partita_offload::{
-    Address, Greeted, Listener, Role, Served, Setting, Stream, difference, greet, serve_pieces,
-    turn_away, welcome,
+    Address, Greeted, Listener, Role, Secret, Served, Setting, Stream, difference, greet,
+    serve_pieces, turn_away, welcome,
 };
 use partita_site::launch::Launch;
 use partita_site::{Context, Event, Host};
 use partita_space::Help;
 use partita_space::Seconds;
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+/// Most connections at once.
+const CONNECTIONS_MAX: usize = 8192;
+/// Most connections that have not greeted yet.
+const PENDING_MAX: usize = 512;
+/// Most characters of the name that a trainer gives itself.
+const NAME_MAX: usize = 80;
 
 /// A process that serves trainings.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +43,8 @@ pub struct ServeRequest {
     pub role: Role,
     /// Where it listens.
     pub listen: Address,
+    /// The file with the secret that trainings must have (default: that of the user).
+    pub secret: Option<PathBuf>,
     /// Delay of each piece or validation, to imitate a slow processor.
     pub delay: Seconds,
     /// Ranks of a validator (default: those of the training).
@@ -48,15 +58,17 @@ pub struct ServeRequest {
 }
 
 /// What a trainer asks of a loader.
-#[derive(Deserialize)]
-struct LoaderWork {
-    credits: usize,
+#[derive(Serialize, Deserialize)]
+pub struct LoaderWork {
+    /// Pieces that it reads ahead.
+    pub credits: usize,
     /// The crops of the validation.
     #[serde(default)]
-    evaluation: Option<EvaluationCrops>,
-    preparation: Preparation,
+    pub evaluation: Option<EvaluationCrops>,
+    /// Statistics of the transform.
+    pub preparation: Preparation,
     /// Names of the channels, in the order in which they are read.
-    channels: Vec<String>,
+    pub channels: Vec<String>,
 }
 
 /// What all connections share.
@@ -68,8 +80,34 @@ struct Service<'s> {
     dataset: Dataset,
     sampling: Sampling,
     settings: Vec<Setting>,
+    secret: Secret,
+    /// Connections, and those of them that have not greeted yet.
+    open: AtomicUsize,
+    pending: AtomicUsize,
     /// Trainings that a validator serves, by name.
     trainees: Mutex<BTreeMap<String, Arc<Trainee>>>,
+}
+
+/// One of those that are counted, until it is dropped.
+struct Counted<'c>(&'c AtomicUsize);
+
+impl<'c> Counted<'c> {
+    fn one(count: &'c AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A name as it may stand in a line of a log.
+fn printable(name: &str) -> String {
+    let plain = name.chars().filter(|letter| !letter.is_control());
+    plain.take(NAME_MAX).collect()
 }
 
 /// What a connection is for.
@@ -114,6 +152,9 @@ pub fn serve(
             Role::Loader => settings::of_samples(&run, &graph, &dataset),
             Role::Validator => settings::of_validation(&run, &graph, &dataset),
         },
+        secret: super::secret(context, request.secret.as_deref())?,
+        open: AtomicUsize::new(0),
+        pending: AtomicUsize::new(0),
         trainees: Mutex::default(),
         run,
         graph,
@@ -128,10 +169,15 @@ pub fn serve(
     listening(listener.address());
     thread::scope(|scope| {
         while !context.is_cancelled() {
+            if !service.has_room() {
+                thread::sleep(Duration::from_millis(20));
+                continue;
+            }
             match listener.accept() {
                 Ok(Some((stream, peer))) => {
+                    let counted = [Counted::one(&service.open), Counted::one(&service.pending)];
                     let service = &service;
-                    scope.spawn(move || service.connection(stream, &peer));
+                    scope.spawn(move || service.connection(stream, &peer, counted));
                 }
                 Ok(None) => {}
                 Err(error) => {
@@ -145,9 +191,15 @@ pub fn serve(
 }
 
 impl Service<'_> {
+    /// Whether another connection may be accepted. Others wait in the queue of the system.
+    fn has_room(&self) -> bool {
+        self.open.load(Ordering::Relaxed) < CONNECTIONS_MAX
+            && self.pending.load(Ordering::Relaxed) < PENDING_MAX
+    }
+
     /// Serves one connection to its end. Whoever does not greet as a trainer is left without an answer.
-    fn connection(&self, stream: Stream, peer: &str) {
-        let greeted = match greet(stream) {
+    fn connection(&self, stream: Stream, peer: &str, [_open, pending]: [Counted<'_>; 2]) {
+        let mut greeted = match greet(stream, &self.secret) {
             Ok(greeted) => greeted,
             Err(error) => {
                 let role = self.request.role;
@@ -157,8 +209,9 @@ impl Service<'_> {
                 return;
             }
         };
-        let trainer = greeted.hello.trainer.clone();
-        let work = match self.check(&greeted) {
+        drop(pending);
+        let trainer = printable(&greeted.hello.trainer);
+        let work = match self.check(&mut greeted) {
             Ok(work) => work,
             Err(reason) => {
                 self.warn(&format!("refused {trainer} at {peer}: {reason}"));
@@ -167,7 +220,7 @@ impl Service<'_> {
                 return;
             }
         };
-        let Ok(stream) = welcome(greeted, Value::Null) else {
+        let Ok(stream) = welcome(greeted) else {
             return;
         };
         match work {
@@ -228,7 +281,7 @@ impl Service<'_> {
     }
 
     /// What is asked of it. Errors: why it refuses.
-    fn check(&self, greeted: &Greeted) -> Result<Work, String> {
+    fn check(&self, greeted: &mut Greeted) -> Result<Work, String> {
         let (own, hello) = (self.request.role, &greeted.hello);
         if hello.role != own {
             return Err(format!(
@@ -239,11 +292,10 @@ impl Service<'_> {
         if let Some(text) = difference(own, &self.settings, &hello.settings) {
             return Err(text);
         }
-        let failed = |error: serde_json::Error| error.to_string();
+        let failed = |error: io::Error| error.to_string();
         match own {
             Role::Loader => {
-                let work: LoaderWork =
-                    serde_json::from_value(hello.work.clone()).map_err(failed)?;
+                let work: LoaderWork = greeted.work().map_err(failed)?;
                 if !(1..=1024).contains(&work.credits) {
                     let help = Help::possible("1 to 1024");
                     return Err(format!("{} credits{help}", work.credits));
@@ -253,8 +305,7 @@ impl Service<'_> {
                 Ok(Work::Load(work, dataset))
             }
             Role::Validator => {
-                let work: ValidatorWork =
-                    serde_json::from_value(hello.work.clone()).map_err(failed)?;
+                let work: ValidatorWork = greeted.work().map_err(failed)?;
                 self.check_preparation(&work.preparation)?;
                 let trainee = self.trainee(&work)?;
                 Ok(Work::Validate(work, trainee))

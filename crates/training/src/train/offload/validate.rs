@@ -8,7 +8,7 @@ use partita_data::{Dataset, Split};
 use partita_forecast::StrategyChoice;
 use partita_graph::Graph;
 use partita_input::{Preparation, Preprocessing, Sampling};
-use partita_offload::{Report, ShardHead, SnapshotHead, Stream, receive, send};
+use partita_offload::{Report, ShardHead, Stream, receive_snapshot, send};
 use partita_program::{Optimizer, ProgramKind};
 use partita_session::{Evaluated, EvaluatedBatch, Progress, RunEnd};
 use partita_site::Context;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,7 +58,18 @@ pub struct Trainee {
     samples: Range<usize>,
     ranks: usize,
     state: Mutex<State>,
+    /// Shards taken and mini-batches evaluated.
+    done: AtomicU64,
     delay: Duration,
+}
+
+/// Sets a flag when it is dropped.
+struct SetWhenDropped<'f>(&'f AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -130,6 +141,7 @@ impl Trainee {
             samples,
             ranks: work.ranks,
             state: Mutex::default(),
+            done: AtomicU64::new(0),
             delay: Duration::from_secs_f64(request.delay.0.clamp(0.0, 1e6)),
         })
     }
@@ -157,9 +169,9 @@ impl Trainee {
         let is_over = AtomicBool::new(false);
         let served = thread::scope(|scope| {
             scope.spawn(|| self.keep_alive(context, rank == 0, &is_over));
-            let served = self.take_snapshots(context, &mut stream);
-            is_over.store(true, Ordering::Relaxed);
-            served
+            // Also where the work panics.
+            let _over = SetWhenDropped(&is_over);
+            self.take_snapshots(context, &mut stream)
         });
         self.state().streams.iter().for_each(Stream::close);
         served
@@ -172,14 +184,15 @@ impl Trainee {
                 self.state().streams.iter().for_each(Stream::close);
             }
             if is_first {
-                self.report(&Report::Working);
+                let done = self.done.load(Ordering::Relaxed);
+                self.report(&Report::Working { done });
             }
             thread::sleep(HEARTBEAT);
         }
     }
 
     /// Tells rank 0. One that is gone needs no report.
-    fn report(&self, report: &Report) {
+    fn report(&self, report: &Report<Evaluated>) {
         if let Some(first) = &mut self.state().first {
             let _ = send(first, report);
         }
@@ -188,7 +201,7 @@ impl Trainee {
     fn take_snapshots(&self, context: &Context, stream: &mut Stream) -> Result<usize, String> {
         let mut snapshots = 0;
         loop {
-            let head: SnapshotHead = match receive(stream) {
+            let head = match receive_snapshot(stream) {
                 Ok(head) => head,
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     return Err(error.to_string());
@@ -200,6 +213,7 @@ impl Trainee {
                 taken.inspect_err(|reason| {
                     self.report(&Report::Failed(reason.clone()));
                 })?;
+                self.done.fetch_add(1, Ordering::Relaxed);
             }
             snapshots += 1;
             let tensors = {
@@ -214,7 +228,7 @@ impl Trainee {
             let report = match self.evaluate(context, &tensors) {
                 Ok(results) => Report::Done {
                     epoch: head.epoch,
-                    results: serde_json::to_value(results).map_err(|error| error.to_string())?,
+                    results,
                 },
                 Err(reason) => Report::Failed(reason),
             };
@@ -229,14 +243,14 @@ impl Trainee {
         let name = &head.name;
         let parameters = &self.forward.graph.parameters;
         let known = parameters.iter().find(|one| one.name == *name);
-        let elements: usize = known.map_or(0, partita_graph::Parameter::volume);
-        let (is_known, is_number) = (
-            head.shape.iter().product::<usize>() == elements,
-            matches!(head.element_bytes, 4 | 8),
-        );
-        let bytes = head.bytes().filter(|_| is_known && is_number);
-        let bytes =
-            bytes.ok_or_else(|| format!("a tensor `{name}` that the model does not have"))?;
+        let is_number = matches!(head.element_bytes, 4 | 8);
+        // No product wraps where the bytes are known.
+        let found = known.zip(head.bytes()).filter(|(known, _)| {
+            is_number && head.shape.iter().product::<usize>() == known.volume()
+        });
+        let (known, bytes) =
+            found.ok_or_else(|| format!("a tensor `{name}` that the model does not have"))?;
+        let elements = known.volume();
         let mut shard = vec![0; bytes];
         stream
             .read_exact(&mut shard)
@@ -276,6 +290,7 @@ impl Trainee {
         let batches: Mutex<Vec<EvaluatedBatch>> = Mutex::default();
         let listener = Box::new(|progress: Progress| {
             if let Progress::Evaluated { batch, .. } = progress {
+                self.done.fetch_add(1, Ordering::Relaxed);
                 batches
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
