@@ -1,10 +1,11 @@
 //! Decompression of whole chunks.
 
+mod blosc;
+
 use std::io::Read;
 
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 
-use crate::blosc;
 use crate::checksum::{crc32, crc32c};
 use crate::read_error::ReadError;
 
@@ -123,7 +124,7 @@ fn take(from: impl Read, limit: usize) -> Result<Vec<u8>, ReadError> {
 }
 
 /// Decodes a frame of zstd, at most `limit` bytes of it.
-pub(crate) fn zstd(bytes: &[u8], limit: usize) -> Result<Vec<u8>, ReadError> {
+fn zstd(bytes: &[u8], limit: usize) -> Result<Vec<u8>, ReadError> {
     let decoder =
         ruzstd::decoding::StreamingDecoder::new(bytes).map_err(|error| error.to_string())?;
     take(decoder, limit)

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::array::ArrayFile;
 use crate::error::DataError;
+use crate::lfs::{LFS, LFS_REMEDY};
 use crate::read_error::ReadError;
 use crate::{hdf5, image, nifti, npy, tfrecord, zarr};
 
@@ -59,14 +60,6 @@ const GZIP: &[u8] = b"\x1f\x8b";
 const ZIP: &[u8] = b"PK\x03\x04";
 /// Bytes by which formats are recognized.
 const HEAD_BYTES: u64 = 132;
-/// How a pointer of Git LFS begins.
-///
-/// Source: Git LFS specification, "The Pointer".
-pub const LFS: &[u8] = b"version https://git-lfs";
-/// What a pointer of Git LFS is, and what to do.
-pub const LFS_REMEDY: &str = "it is a pointer of Git LFS, and the file itself is not there; `git lfs pull` in its \
-                          repository fetches it";
-
 /// What a file of a known format that is not read is, and what to do with it.
 ///
 /// Sources: DICOM part 10, section 7.1; the manuals of TIFF 6.0, NRRD, MetaImage and Python's pickle.

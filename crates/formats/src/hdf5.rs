@@ -21,13 +21,13 @@ use rust_hdf5::format::FormatError;
 use rust_hdf5::{ByteOrder, DatatypeMessage, FillValue, H5Dataset, H5File, Hdf5Error};
 
 use crate::array::{ArrayFile, Opened, Stored, StoredArray};
-use crate::detect::{LFS, LFS_REMEDY};
 use crate::element::{Element, Elements, each};
 use crate::error::DataError;
 use crate::flat::{Order, decode};
 use crate::hdf5::links::Target;
 use crate::hdf5::mapping::Mapped;
 use crate::hdf5::storage::Written;
+use crate::lfs::{LFS, LFS_REMEDY};
 use crate::read_error::ReadError;
 
 /// Files that links and virtual datasets lead through, one after the other.

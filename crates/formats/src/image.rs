@@ -1,5 +1,7 @@
 //! PNG and JPEG images, (H, W, C), turned as their Exif metadata say they are to be seen.
 
+mod orientation;
+
 use std::fs::File;
 use std::io::{BufReader, Cursor};
 use std::path::{Path, PathBuf};
@@ -9,11 +11,11 @@ use zune_jpeg::errors::DecodeErrors;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
+use self::orientation::{of_exif, upright};
 use crate::array::{ArrayFile, Opened, Stored, StoredArray};
 use crate::element::{Element, Elements};
 use crate::flat::{Order, decode, for_runs};
 use crate::npy::ONLY;
-use crate::orientation::{of_exif, upright};
 use crate::read_error::ReadError;
 
 /// The first bytes of a PNG file.

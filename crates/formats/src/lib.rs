@@ -7,7 +7,6 @@
 
 mod array;
 mod axes;
-mod blosc;
 pub mod checksum;
 mod codec;
 mod detect;
@@ -17,9 +16,9 @@ mod flat;
 pub mod hdf5;
 pub mod image;
 mod layout;
+mod lfs;
 pub mod nifti;
 mod npy;
-mod orientation;
 mod read_error;
 mod samples;
 pub mod sieve;
@@ -30,10 +29,11 @@ mod zarr;
 
 pub use array::Stored;
 pub use axes::{Axes, DimOrder, NoDimOrder, gather};
-pub use detect::{LFS, LFS_REMEDY, is_image, is_store};
+pub use detect::{is_image, is_store};
 pub use element::{Element, Elements, Misfit};
 pub use error::{DataError, NoClass};
 pub use layout::Layout;
+pub use lfs::{LFS, LFS_REMEDY};
 pub use read_error::ReadError;
 pub use samples::{DType, Samples, VolumeShape, read_values, slice_of, write_values};
 pub use source_file::{SourceArray, SourceFile};

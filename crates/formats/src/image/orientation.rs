@@ -2,8 +2,8 @@
 //!
 //! Source: Exif 2.32, sections 4.6.2 and 4.6.4 (tag 274, `Orientation`); TIFF 6.0, section 2.
 
+use super::Image;
 use crate::element::{Elements, each};
-use crate::image::Image;
 
 const ORIENTATION: u16 = 274;
 

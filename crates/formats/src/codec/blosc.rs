@@ -4,7 +4,7 @@
 
 use std::io::Read;
 
-use crate::codec::zstd;
+use super::zstd;
 use crate::read_error::ReadError;
 
 /// Length of the header.
