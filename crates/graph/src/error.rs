@@ -1,7 +1,10 @@
 //! Errors of models.
 
+mod text;
+
+pub use text::TextError;
+
 use crate::Shape;
-use crate::text::TextError;
 use partita_space::Help;
 use thiserror::Error;
 
