@@ -12,6 +12,7 @@
 
 mod archive;
 mod error;
+mod imported;
 mod layout;
 mod network;
 mod pt2;
@@ -19,6 +20,7 @@ mod translate;
 mod weights;
 
 pub use error::{ImportError, Unsupported};
-pub use pt2::{Imported, Options, read, read_weights};
-pub use translate::{Layer, LossChoice, Stored, state_dict_role};
+pub use imported::{Imported, Layer, LossChoice, Options, Stored};
+pub use pt2::{read, read_weights};
+pub use translate::state_dict_role;
 pub use weights::{Element, Weight};

@@ -6,12 +6,12 @@ mod operators;
 mod schema;
 
 use crate::archive::Archive;
+use crate::imported::{Imported, Options};
 use crate::network::{Call, Network};
-use crate::translate::{Layer, LossChoice, Stored, translate};
+use crate::translate::translate;
 use crate::weights::{Element, Weight};
 use crate::{ImportError, Unsupported};
 use operators::{Arguments, tensors_of};
-use partita_graph::Graph;
 use schema::{
     Argument, InputSpec, NodeJson, OutputSpec, Payload, Payloads, Program, Size, Versioned,
 };
@@ -20,30 +20,6 @@ use std::path::Path;
 
 const PROGRAM: &str = "models/model.json";
 const WEIGHTS: &str = "data/weights/model_weights_config.json";
-
-/// What of a network is wanted.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// The loss; none for one that follows from the output.
-    pub loss: Option<partita_graph::Loss>,
-    /// The output that is trained, from 0; none if there is only one.
-    pub output: Option<usize>,
-}
-
-/// A network as a graph.
-#[derive(Clone, Debug)]
-pub struct Imported {
-    /// The graph.
-    pub graph: Graph,
-    /// What became what, in order.
-    pub layers: Vec<Layer>,
-    /// Where the loss is from.
-    pub loss: LossChoice,
-    /// The parameters, by their layers.
-    pub stored: Vec<Stored>,
-    /// Those that training leaves as they are, for they have `requires_grad=False` or are buffers.
-    pub frozen: Vec<String>,
-}
 
 /// Reads a network.
 ///

@@ -3,45 +3,14 @@
 mod arrange;
 mod operate;
 
+use crate::imported::{Imported, Layer, LossChoice, Options, Stored};
 use crate::layout::Layout;
 use crate::network::{Call, Network};
-use crate::pt2::{Imported, Options};
 use crate::{ImportError, Unsupported};
 use partita_graph::{
     GraphBuilder, GraphError, Loss, NodeId, Op, ParameterId, ParameterRole, ParameterSource, Shape,
 };
 use std::collections::{BTreeMap, HashMap};
-
-/// What an operator of the file became.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layer {
-    /// The operator.
-    pub operator: String,
-    /// The module that calls it; empty for the network itself.
-    pub module: String,
-    /// The layer of the graph; none where nothing is computed, as in a view.
-    pub layer: Option<String>,
-}
-
-/// Where the loss of an imported network is from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LossChoice {
-    /// From the caller.
-    Asked,
-    /// It follows from the output: cross-entropy for two or more channels, else the mean squared error.
-    Assumed,
-}
-
-/// A parameter of the graph in the state dict.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
-    /// Its name after its layer, in PyTorch's words: `conv1.weight`.
-    pub name: String,
-    /// Its name in the state dict.
-    pub original: String,
-    /// Its extents in PyTorch's order, as its layer has them.
-    pub shape: Vec<usize>,
-}
 
 /// What a named value is.
 #[derive(Clone, Debug)]
