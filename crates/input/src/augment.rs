@@ -4,6 +4,7 @@
 //! So ranks that share a sample agree without a message, and each reads the region that its own part comes from.
 
 mod checks;
+mod draws;
 mod elastic;
 mod foreground;
 mod orientation;
@@ -13,10 +14,11 @@ mod view;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use draws::SampleKey;
 pub use foreground::Foreground;
 pub use sampling::Sampling;
 pub use tiling::{Tile, TileWeights, Tiling};
-pub(crate) use view::{SampleKey, View};
+pub(crate) use view::View;
 
 /// Sub-volumes as samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,8 +12,7 @@ use partita_program::random::Draws;
 use partita_space::random::absorb;
 use serde::{Deserialize, Serialize};
 
-use super::sampling::below;
-use super::view::Operation;
+use super::draws::{Operation, below};
 
 /// Most positions of a class in a volume; of more, some are drawn.
 const POSITIONS_MAX: usize = 4096;

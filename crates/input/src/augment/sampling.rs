@@ -8,10 +8,11 @@ use partita_formats::{DataError, VolumeShape};
 use partita_program::random::Draws;
 
 use super::checks::{check_crop, check_magnitude, rotations_of};
+use super::draws::{Operation, SampleKey, below};
 use super::elastic::Field;
 use super::foreground::Foreground;
 use super::orientation::Orientation;
-use super::view::{Operation, SampleKey, View};
+use super::view::{View, padding};
 use super::{Augmentation, Crops, EvaluationCrops, Tile, Tiling, TrainingCrops};
 
 /// The samples of a dataset as a network sees them.
@@ -594,16 +595,6 @@ fn on_grid([_, heights, widths]: [usize; 3], crop: usize) -> [usize; 3] {
         crop / widths % heights,
         crop % widths,
     ]
-}
-
-/// Positions before those of a volume that is padded on both sides.
-pub(super) fn padding(stored: [usize; 3], padded: [usize; 3]) -> [usize; 3] {
-    std::array::from_fn(|dim| (padded[dim] - stored[dim]) / 2)
-}
-
-/// A uniform whole number below a bound, of a uniform number below 1.
-pub(super) fn below(unit: f64, bound: usize) -> usize {
-    ((unit * bound as f64) as usize).min(bound - 1)
 }
 
 #[cfg(test)]

@@ -7,31 +7,9 @@ use partita_data::Split;
 use partita_formats::slab::Region4;
 use partita_formats::{Samples, VolumeShape};
 use partita_program::random::Draws;
-use serde::{Deserialize, Serialize};
 
 use super::elastic::{Field, Stored};
 use super::orientation::{Orientation, Region3};
-use super::sampling::padding;
-
-/// What random numbers of a sample depend on besides its number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SampleKey {
-    pub(crate) seed: u64,
-    pub(crate) epoch: u64,
-}
-
-/// Operations that draw random numbers; far from those of a model's layers, which count from 0.
-#[derive(Clone, Copy)]
-#[repr(u32)]
-pub(super) enum Operation {
-    Crop = 0xda7a_0000,
-    Rotate = 0xda7a_0001,
-    Flip = 0xda7a_0002,
-    Elastic = 0xda7a_0003,
-    Intensity = 0xda7a_0004,
-    Noise = 0xda7a_0005,
-    Foreground = 0xda7a_0006,
-}
 
 /// A sample as a network sees it.
 pub(crate) struct View {
@@ -303,8 +281,14 @@ fn normal(bits: u64) -> f32 {
     radius * (std::f32::consts::TAU * (angle * unit)).cos()
 }
 
+/// Positions before those of a volume that is padded on both sides.
+pub(super) fn padding(stored: [usize; 3], padded: [usize; 3]) -> [usize; 3] {
+    std::array::from_fn(|dim| (padded[dim] - stored[dim]) / 2)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::draws::Operation;
     use super::*;
 
     #[test]
