@@ -1,12 +1,14 @@
 //! Kernel sets, and the cores that kernels run on.
 
+mod backend;
 mod backends;
 pub mod devices;
 mod joined;
 
 use crate::cores::allowed;
 use crate::host;
-use backends::{BACKENDS, Backend, Cpu, Reference};
+use backend::Backend;
+use backends::{BACKENDS, Cpu, Reference};
 use devices::DeviceUseError;
 use partita_cluster::LayerPrecision;
 use partita_cpu::{Level, Team, TeamError};

@@ -1,6 +1,6 @@
 //! The devices of this process on which kernels compute.
 
-use super::backends::Backend;
+use super::backend::Backend;
 use super::{CoreSlot, Precision, Processing};
 use partita_cpu::Level;
 use partita_gpu::{Device, DeviceError, DeviceKind, GpuKernels, GpuMenu};
