@@ -5,6 +5,7 @@
 //! Must not know: datasets, models, strategies, how ranks run or talk, machines, time, printing.
 
 pub mod checkpoint;
+mod foreign;
 pub mod state_dict;
 mod tensors;
 

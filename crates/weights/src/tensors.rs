@@ -15,7 +15,7 @@ use partita_files::NewFile;
 use partita_formats::DataError;
 use safetensors::{Dtype, SafeTensors};
 
-use crate::state_dict::foreign;
+use crate::foreign::foreign;
 use crate::tensors::checksums::{Checksums, KEY, TensorSums};
 
 /// A tensor with its values in row-major order.
