@@ -7,15 +7,17 @@ use partita_formats::nifti::{self, Affine};
 use partita_formats::{DType, DataError, SourceArray, SourceFile, VolumeShape};
 
 use crate::channels::Channels;
-use crate::files::{FileEntry, Files, Inner};
+use crate::files::{FileEntry, Files};
 use crate::grid::{AFFINES, CANONICAL, Grid, ORIENTATION, ORIGINALS};
 use crate::index::{INDEX_FILE, Index, Kind};
 use crate::keys::Keys;
-use crate::meaning::Meaning;
 use crate::names::SampleNames;
+use crate::opened::Inner;
 use crate::placement::Placement;
 use crate::reader::Reader;
+use crate::sample_source::{SampleSource, SourceHandle, SourceTargets};
 use crate::split::Split;
+use crate::target_map::Meaning;
 
 /// Longest target vector accepted where no index says its length.
 const TARGETS_MAX: usize = 4096;
@@ -62,6 +64,60 @@ impl Dataset {
     pub(crate) fn of_inner(inner: Inner) -> Self {
         let inner = Arc::new(inner);
         Self { inner }
+    }
+
+    /// A dataset of the samples of a source.
+    ///
+    /// Errors: `BadValue` where a sample or its target is empty.
+    pub fn of_source(source: Arc<dyn SampleSource>) -> Result<Self, DataError> {
+        let (shape, told) = (source.shape(), source.targets());
+        let (targets, labels) = match told {
+            SourceTargets::Numbers(names) => (names, None),
+            SourceTargets::Classes { names, extent } => (names, Some(extent)),
+        };
+        let [_, whole @ ..] = shape;
+        let is_answered = match labels {
+            None => !targets.is_empty(),
+            Some(extent) => [whole, [1; 3]].contains(&extent),
+        };
+        if shape.contains(&0) || !is_answered {
+            return Err(DataError::BadValue {
+                what: "source of samples",
+                got: format!(
+                    "`{}` with samples of (C, D, H, W) = {shape:?}, targets {targets:?} and classes at {labels:?}",
+                    source.name()
+                ),
+                expected: "extents of at least 1, and numbers, or classes at each position or of each sample".to_owned(),
+            });
+        }
+        let splits = Split::ALL.map(|split| {
+            Files::new(vec![FileEntry {
+                volumes: source.name().into(),
+                targets: None,
+                stacked: Some(source.samples(split)),
+                extent: None,
+            }])
+        });
+        let name = Path::new(source.name());
+        Ok(Self::of_inner(Inner {
+            path: name.to_path_buf(),
+            kind: None,
+            shape,
+            dtype: source.dtype(),
+            targets,
+            labels,
+            ignored: None,
+            ignored_by_index: None,
+            has_targets: true,
+            keys: Keys::default(),
+            names: SampleNames::new([None, None, None], Split::ALL.map(|_| vec![name])),
+            splits,
+            universes: [Vec::new(), Vec::new(), Vec::new()],
+            spec: toml::Table::new(),
+            meaning: Default::default(),
+            channels: Default::default(),
+            source: Some(SourceHandle(source)),
+        }))
     }
 
     /// Whether its samples are those of a source, not of files.

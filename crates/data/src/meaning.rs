@@ -1,84 +1,16 @@
 //! What channels and targets stand for, and how those of one dataset are read as those of another.
 
-use partita_formats::{DataError, Samples};
+use partita_formats::DataError;
 
 use crate::dataset::Dataset;
 use crate::split::Split;
-use crate::target_record::TargetRecord;
+use crate::target_map::{Meaning, TargetMap};
+use crate::target_record::{ROUNDING, TargetRecord, is_other, key, same_names};
 
 /// Prefixes of names that are made up where nothing names a class, a number or a channel.
 const PLACEHOLDERS: [&str; 4] = ["class", "target", "label", "channel"];
 /// Samples of which ranges are derived.
 const SAMPLES_MAX: usize = 64;
-/// Largest difference from a linear relation, and of two ranges that are the same, as a fraction of their span.
-const ROUNDING: f64 = 1e-4;
-
-/// What the targets of an opened dataset stand for besides their names.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Meaning {
-    /// Of each number, or none.
-    ranges: Vec<[f64; 2]>,
-    /// Of each number, or none.
-    units: Vec<String>,
-    /// How stored targets are read; `None` as they are.
-    map: Option<TargetMap>,
-}
-
-/// How targets that are stored become those of a network.
-#[derive(Clone, Debug, PartialEq)]
-enum TargetMap {
-    /// The class of each stored one.
-    Classes(Vec<i16>),
-    /// Column, factor and summand of each number, and the number of columns.
-    Numbers(Vec<(usize, f64, f64)>, usize),
-}
-
-impl Meaning {
-    /// Of targets that are read as they are stored.
-    pub(crate) fn new(ranges: Option<Vec<[f64; 2]>>, units: Option<Vec<String>>) -> Self {
-        Self {
-            ranges: ranges.unwrap_or_default(),
-            units: units.unwrap_or_default(),
-            map: None,
-        }
-    }
-
-    /// Classes or numbers in the files, where the dataset is read as one of `read`.
-    pub(crate) fn stored(&self, read: usize) -> usize {
-        match &self.map {
-            None => read,
-            Some(TargetMap::Classes(classes)) => classes.len(),
-            Some(TargetMap::Numbers(_, columns)) => *columns,
-        }
-    }
-
-    /// The numbers of a network, from those of a file.
-    pub(crate) fn numbers(&self, stored: Vec<f32>) -> Vec<f32> {
-        let Some(TargetMap::Numbers(numbers, _)) = &self.map else {
-            return stored;
-        };
-        let read = |&(column, factor, summand): &(usize, f64, f64)| {
-            (f64::from(stored[column]) * factor + summand) as f32
-        };
-        numbers.iter().map(read).collect()
-    }
-
-    /// Brings classes of a file to those of a network. What is no class stays.
-    pub(crate) fn classes(&self, labels: &mut Samples) {
-        let Some(TargetMap::Classes(classes)) = &self.map else {
-            return;
-        };
-        let Samples::I16(labels) = labels else {
-            panic!("class indices are read as int16");
-        };
-        for label in labels {
-            if let Some(&class) = usize::try_from(*label).ok().and_then(|at| classes.get(at)) {
-                *label = class;
-            }
-        }
-    }
-}
-
 impl Dataset {
     /// What its targets stand for. Ranges are those of the index, else of up to 64 samples with physical values.
     pub fn target_record(&self) -> TargetRecord {
@@ -218,10 +150,6 @@ fn named(names: &[String]) -> Vec<String> {
     }
 }
 
-fn key(name: &str) -> String {
-    name.trim().to_lowercase()
-}
-
 /// The place of each name in a list; `None` if one is not in it, or more than once in one of both.
 fn places(names: &[String], list: &[String]) -> Option<Vec<usize>> {
     let list: Vec<String> = list.iter().map(|name| key(name)).collect();
@@ -235,11 +163,6 @@ fn places(names: &[String], list: &[String]) -> Option<Vec<usize>> {
     let places: Vec<usize> = names.iter().map(place).collect::<Option<_>>()?;
     let distinct: std::collections::BTreeSet<&usize> = places.iter().collect();
     (distinct.len() == places.len()).then_some(places)
-}
-
-pub(crate) fn same_names(names: &[String], others: &[String]) -> bool {
-    let keys = |names: &[String]| -> Vec<String> { names.iter().map(|name| key(name)).collect() };
-    keys(names) == keys(others)
 }
 
 fn class_map(
@@ -349,14 +272,6 @@ fn number_map(
         )
     };
     Ok((None, text))
-}
-
-/// Whether two ranges differ by more than rounding.
-pub(crate) fn is_other(from: [f64; 2], to: [f64; 2]) -> bool {
-    let span = (to[1] - to[0]).abs();
-    from.iter()
-        .zip(to)
-        .any(|(a, b)| (a - b).abs() > ROUNDING * span)
 }
 
 /// Factor and summand that bring numbers in [-1, 1] of one range to those of another.

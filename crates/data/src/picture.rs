@@ -8,7 +8,7 @@ use partita_formats::{
 };
 
 use crate::dataset::Dataset;
-use crate::files::SampleArray;
+use crate::opened::SampleArray;
 use crate::reader::read_region;
 use crate::split::Split;
 

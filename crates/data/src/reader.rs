@@ -9,9 +9,10 @@ use partita_formats::{DType, DataError, Elements, Samples, SourceFile, VolumeSha
 use partita_space::Bytes;
 
 use crate::classes::{Classes, SampleLocation};
-use crate::files::{FileEntry, Inner, SampleArray};
+use crate::files::FileEntry;
 use crate::keys::{Keys, PHYSICAL_KEY};
 use crate::names;
+use crate::opened::{Inner, SampleArray};
 use crate::sample_source::{SourceError, SourceHandle};
 use crate::split::Split;
 

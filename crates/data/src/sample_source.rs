@@ -3,10 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::dataset::Dataset;
-use crate::files::{FileEntry, Files, Inner};
-use crate::keys::Keys;
-use crate::names::SampleNames;
 use crate::split::Split;
 use partita_formats::slab::Region4;
 use partita_formats::{DType, DataError, Samples, VolumeShape, slice_of};
@@ -16,7 +12,7 @@ pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Samples with their targets, which ranks read by several threads at once, each the regions that it needs.
 ///
-/// A [`Dataset::of_source`] is prepared, augmented, cut into crops and kept in memory as one of files is.
+/// A [`Dataset::of_source`](crate::Dataset::of_source) is prepared, augmented, cut into crops and kept in memory as one of files is.
 pub trait SampleSource: Send + Sync {
     /// Its name in messages and results.
     fn name(&self) -> &str;
@@ -85,62 +81,6 @@ pub(crate) struct SourceHandle(pub(crate) Arc<dyn SampleSource>);
 impl std::fmt::Debug for SourceHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.0.name())
-    }
-}
-
-impl Dataset {
-    /// A dataset of the samples of a source.
-    ///
-    /// Errors: `BadValue` where a sample or its target is empty.
-    pub fn of_source(source: Arc<dyn SampleSource>) -> Result<Self, DataError> {
-        let (shape, told) = (source.shape(), source.targets());
-        let (targets, labels) = match told {
-            SourceTargets::Numbers(names) => (names, None),
-            SourceTargets::Classes { names, extent } => (names, Some(extent)),
-        };
-        let [_, whole @ ..] = shape;
-        let is_answered = match labels {
-            None => !targets.is_empty(),
-            Some(extent) => [whole, [1; 3]].contains(&extent),
-        };
-        if shape.contains(&0) || !is_answered {
-            return Err(DataError::BadValue {
-                what: "source of samples",
-                got: format!(
-                    "`{}` with samples of (C, D, H, W) = {shape:?}, targets {targets:?} and classes at {labels:?}",
-                    source.name()
-                ),
-                expected: "extents of at least 1, and numbers, or classes at each position or of each sample".to_owned(),
-            });
-        }
-        let splits = Split::ALL.map(|split| {
-            Files::new(vec![FileEntry {
-                volumes: source.name().into(),
-                targets: None,
-                stacked: Some(source.samples(split)),
-                extent: None,
-            }])
-        });
-        let name = std::path::Path::new(source.name());
-        Ok(Self::of_inner(Inner {
-            path: name.to_path_buf(),
-            kind: None,
-            shape,
-            dtype: source.dtype(),
-            targets,
-            labels,
-            ignored: None,
-            ignored_by_index: None,
-            has_targets: true,
-            keys: Keys::default(),
-            names: SampleNames::new([None, None, None], Split::ALL.map(|_| vec![name])),
-            splits,
-            universes: [Vec::new(), Vec::new(), Vec::new()],
-            spec: toml::Table::new(),
-            meaning: Default::default(),
-            channels: Default::default(),
-            source: Some(SourceHandle(source)),
-        }))
     }
 }
 

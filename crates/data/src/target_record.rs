@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::meaning::{is_other, same_names};
+/// Largest difference from a linear relation, and of two ranges that are the same, as a fraction of their span.
+pub(crate) const ROUNDING: f64 = 1e-4;
 
 /// What the outputs of a network stand for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,4 +42,23 @@ impl TargetRecord {
     pub fn unit(&self, target: usize) -> Option<&str> {
         self.units.get(target).map(String::as_str)
     }
+}
+
+/// What is compared of a name.
+pub(crate) fn key(name: &str) -> String {
+    name.trim().to_lowercase()
+}
+
+/// Whether names are the same, but for case and space around them.
+pub(crate) fn same_names(names: &[String], others: &[String]) -> bool {
+    let keys = |names: &[String]| -> Vec<String> { names.iter().map(|name| key(name)).collect() };
+    keys(names) == keys(others)
+}
+
+/// Whether two ranges differ by more than rounding.
+pub(crate) fn is_other(from: [f64; 2], to: [f64; 2]) -> bool {
+    let span = (to[1] - to[0]).abs();
+    from.iter()
+        .zip(to)
+        .any(|(a, b)| (a - b).abs() > ROUNDING * span)
 }

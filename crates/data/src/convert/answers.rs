@@ -8,7 +8,7 @@ use crate::classes::{CLASSES_MAX, ClassSet, Classes, made_up};
 use crate::convert::ConvertSpec;
 use crate::convert::find::{Found, Sample};
 use crate::convert::relabel::Relabel;
-use crate::files::Inner;
+use crate::opened::Inner;
 use crate::reader::Reader;
 use crate::split::Split;
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use partita_formats::DataError;
 
 use crate::convert::ConvertSpec;
-use crate::convert::find::{Candidate, ENDS};
+use crate::convert::source_files::{Candidate, ENDS};
 use crate::convert::task::Task;
 use crate::split::Split;
 

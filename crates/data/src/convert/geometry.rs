@@ -1,6 +1,9 @@
 //! Geometry of NIfTI files: images in one orientation and at one spacing, labels on the voxels of their images.
 
 mod notes;
+mod voxels;
+
+pub(super) use voxels::Geometry;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,8 +12,9 @@ use partita_formats::{DataError, DimOrder, Samples, VolumeShape, nifti};
 
 use crate::convert::find::{Found, largest_extent};
 use crate::convert::geometry::notes::Notes;
-use crate::files::{FileEntry, Inner};
+use crate::files::FileEntry;
 use crate::grid::{AFFINES, CANONICAL, Grid, ORIENTATION, ORIGINALS};
+use crate::opened::Inner;
 use crate::reader::Reader;
 use crate::resample::{Interpolation, resample_samples};
 use crate::split::Split;
@@ -54,30 +58,6 @@ pub struct GeometrySpec {
     pub spacing: Option<[f64; 3]>,
     /// Interpolation of images that are resampled; labels take the nearest voxel.
     pub interpolation: Interpolation,
-}
-
-/// Where the voxels of a sample lie. Axes x, y and z are W, H and D, but in `file`.
-#[derive(Clone, Copy)]
-pub(super) struct Geometry {
-    /// The image as it is read.
-    read: Grid,
-    /// The labels as they are read.
-    labels: Grid,
-    /// The sample as it is stored.
-    stored: Grid,
-    /// The image in the axes of its file.
-    file: Grid,
-    interpolation: Interpolation,
-}
-
-impl Geometry {
-    /// Extents D, H, W of the labels as they are read, by those of the labels of the dataset.
-    pub(super) fn label_extent(&self, of_dataset: [usize; 3]) -> [usize; 3] {
-        if of_dataset == [1; 3] {
-            return of_dataset;
-        }
-        self.labels.dims()
-    }
 }
 
 impl Found {

@@ -7,6 +7,7 @@ mod geometry;
 mod names;
 mod relabel;
 mod resize;
+mod source_files;
 mod split;
 mod task;
 
@@ -28,13 +29,14 @@ use crate::convert::relabel::Relabel;
 pub use crate::convert::relabel::{LabelPair, NoLabelPair};
 use crate::convert::task::Task;
 use crate::dataset::Dataset;
-use crate::files::{Files, Inner};
+use crate::files::Files;
 use crate::index::Kind;
 use crate::keys::Keys;
-use crate::meaning::Meaning;
 use crate::names::SampleNames;
+use crate::opened::Inner;
 use crate::reader::Reader;
 use crate::split::Split;
+use crate::target_map::Meaning;
 use crate::valid::Valid;
 use crate::writer::{DatasetSpec, DatasetWriter};
 
