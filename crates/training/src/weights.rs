@@ -1,6 +1,7 @@
 //! Trained weights of a model, from a file into the names and the axis order of the model, and back.
 
 mod error;
+mod kernel_axes;
 mod matching;
 mod order;
 mod pytorch;
@@ -9,7 +10,7 @@ mod selection;
 mod tests;
 
 pub use error::WeightsError;
-pub use order::KernelAxes;
+pub use kernel_axes::KernelAxes;
 pub use selection::Selection;
 
 use matching::{Matched, Matching, Summary};

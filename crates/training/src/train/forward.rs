@@ -227,7 +227,8 @@ impl Forward {
             Some(path) => WeightFile::read(path)?,
             None => WeightFile::of_training(&output, &request.run_file)?,
         };
-        let weights = start::of_forward(launch, (request, &run), (&file, &graph))?;
+        let asked = (request.weights.as_deref(), &request.selection);
+        let weights = start::of_forward(launch, asked, &run, (&file, &graph))?;
         let dataset = start::of_weights(launch, dataset, &weights)?;
         let kept = KeptSteps::of_weights(file.path(), weights.record());
         let preprocessing = Preprocessing {
@@ -516,7 +517,7 @@ impl Forward {
         };
         let listener = samples_listener(launch.context(), prepared.samples);
         let listener = match &self.per_sample {
-            Some(found) => found.listen(prepared, listener),
+            Some(found) => found.listen(&prepared.session, listener),
             None => listener,
         };
         let outcomes = self.run(launch, prepared, ends, &initial, listener)?;

@@ -3,6 +3,7 @@
 
 mod classes;
 mod events;
+mod format;
 mod mlperf;
 
 use super::error::OutputError;
@@ -10,6 +11,7 @@ use super::run::Run;
 use super::utilization::{ComputeTimes, UtilizationScale};
 pub use classes::ClassNames;
 use events::{EventFile, kept_events};
+pub use format::MetricsFormat;
 use mlperf::MlperfLog;
 use partita_input::{EpochLoads, LoadTally};
 use partita_session::{EpochReport, LossScale, Position, Progress, Validation};
@@ -20,39 +22,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// A format of metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetricsFormat {
-    /// A JSON object per step and epoch.
-    JsonLines,
-    /// A row per epoch.
-    Csv,
-    /// Scalars for TensorBoard.
-    TensorBoard,
-    /// `:::MLLOG` lines of MLPerf HPC.
-    Mlperf,
-}
-
-impl MetricsFormat {
-    /// All formats, with their words in a run file.
-    pub const CHOICES: [(&'static str, Self); 4] = [
-        ("jsonl", Self::JsonLines),
-        ("csv", Self::Csv),
-        ("tensorboard", Self::TensorBoard),
-        ("mlperf", Self::Mlperf),
-    ];
-
-    /// Name of its file in the output folder.
-    pub const fn file(self) -> &'static str {
-        match self {
-            Self::JsonLines => "metrics.jsonl",
-            Self::Csv => "epochs.csv",
-            Self::TensorBoard => "events.out.tfevents.partita",
-            Self::Mlperf => "mlperf.log",
-        }
-    }
-}
 
 /// Files of metrics that a folder may hold.
 pub const METRICS_FILES: [&str; 4] = [

@@ -10,6 +10,7 @@ mod children;
 pub mod config;
 pub mod error;
 mod remote;
+mod request;
 mod serve;
 mod settings;
 mod validate;
@@ -17,7 +18,8 @@ mod validate;
 pub use children::LISTENING;
 pub use config::{OffloadConfig, Processes};
 pub use error::OffloadError;
-pub use serve::{ServeRequest, serve};
+pub use request::ServeRequest;
+pub use serve::serve;
 
 use super::check;
 use super::error::TrainError;

@@ -1,10 +1,9 @@
 //! Loss and metrics of each sample of an evaluation, which then takes one sample a step.
 
-use super::forward::Prepared;
 use super::record::{Classification, TargetError};
 use super::results::Metrics;
 use partita_program::ProgramKind;
-use partita_session::{EvaluatedBatch, Progress};
+use partita_session::{EvaluatedBatch, Progress, Session};
 use partita_site::launch::Listener;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -31,8 +30,7 @@ pub struct PerSample(Arc<Mutex<BTreeMap<usize, EvaluatedBatch>>>);
 
 impl PerSample {
     /// A listener that takes the results of the steps of an evaluation, and tells `listener` of them.
-    pub fn listen<'l>(&self, prepared: &Prepared<'_>, mut listener: Listener<'l>) -> Listener<'l> {
-        let session = &prepared.session;
+    pub fn listen<'l>(&self, session: &Session<'_>, mut listener: Listener<'l>) -> Listener<'l> {
         if session.main_program().kind != ProgramKind::Evaluate {
             return listener;
         }

@@ -1,6 +1,5 @@
 //! Preparation and augmentation of samples: `transform` and `[augmentation]` of a run file.
 
-use super::run_file::{is_scale, possible_scales};
 use super::section::{RunFileError, Section, float, short, suggest, whole};
 use partita_forecast::model::{ModelError, TrainModel};
 use partita_formats::DType;
@@ -577,4 +576,23 @@ fn crops(section: &Section<'_>) -> Result<CropOptions, RunFileError> {
         evaluation: evaluation.unwrap_or_default(),
     };
     Ok((Some(crops), foreground))
+}
+
+/// Whether a factor is neither 0 nor infinite in f32, in which kernels multiply.
+fn is_scale(factor: f64) -> bool {
+    (factor as f32).is_normal()
+}
+
+/// What is possible where a factor is not.
+fn possible_scales(asked: f64) -> Expected {
+    if asked == 0.0 {
+        return "{scale = NUMBER} with a number other than 0, like {scale = 0.01}".into();
+    }
+    let (least, most) = (f32::MIN_POSITIVE, f32::MAX);
+    let magnitude = asked.abs().clamp(least.into(), most.into()) as f32;
+    let nearest = magnitude.copysign(asked as f32);
+    Expected::new(format_args!(
+        "{{scale = NUMBER}} of a magnitude from {least:e} to {most:e}, which single precision holds"
+    ))
+    .nearest(format_args!("{{scale = {nearest:e}}}"))
 }

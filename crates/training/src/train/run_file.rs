@@ -495,22 +495,3 @@ fn loss(top: &Section<'_>) -> Result<Option<Loss>, RunFileError> {
     };
     read.map(Some).map_err(reason)
 }
-
-/// Whether a factor is neither 0 nor infinite in f32, in which kernels multiply.
-pub fn is_scale(factor: f64) -> bool {
-    (factor as f32).is_normal()
-}
-
-/// What is possible where a factor is not.
-pub fn possible_scales(asked: f64) -> Expected {
-    if asked == 0.0 {
-        return "{scale = NUMBER} with a number other than 0, like {scale = 0.01}".into();
-    }
-    let (least, most) = (f32::MIN_POSITIVE, f32::MAX);
-    let magnitude = asked.abs().clamp(least.into(), most.into()) as f32;
-    let nearest = magnitude.copysign(asked as f32);
-    Expected::new(format_args!(
-        "{{scale = NUMBER}} of a magnitude from {least:e} to {most:e}, which single precision holds"
-    ))
-    .nearest(format_args!("{{scale = {nearest:e}}}"))
-}

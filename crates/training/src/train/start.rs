@@ -3,7 +3,6 @@
 
 use super::checkpoint::Resume;
 use super::error::TrainError;
-use super::forward::ForwardRequest;
 use super::run::Run;
 use super::run_file::StartWeights;
 use crate::weights::{LoadedWeights, Selection, WeightFile};
@@ -12,7 +11,7 @@ use partita_graph::{Graph, Op};
 use partita_site::Event;
 use partita_site::launch::Launch;
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// The weights that the run file names, and the dataset with its channels in the order of the checkpoint or of these.
 ///
@@ -67,15 +66,16 @@ fn report(launch: &Launch<'_>, weights: &LoadedWeights) {
 /// says what is left of them, if not all is taken.
 pub fn of_forward(
     launch: &Launch<'_>,
-    (request, run): (&ForwardRequest, &Run),
+    (read, asked): (Option<&Path>, &Selection),
+    run: &Run,
     (file, graph): (&WeightFile, &Graph),
 ) -> Result<LoadedWeights, TrainError> {
     let mut selection = Selection {
         is_whole: true,
-        ..request.selection.clone()
+        ..asked.clone()
     };
-    let canonical = |path: &PathBuf| fs::canonicalize(path).ok();
-    let read = request.weights.as_ref().and_then(canonical);
+    let canonical = |path: &Path| fs::canonicalize(path).ok();
+    let read = read.and_then(canonical);
     let is_same = |start: &&StartWeights| read.is_some() && canonical(&start.file) == read;
     if let Some(start) = run.weights.as_ref().filter(is_same) {
         if selection.rename.is_empty() && selection.skip.is_empty() {

@@ -3,6 +3,7 @@
 use super::super::section::{RunFileError, Section};
 use partita_session::{ClassCount, EpochReport, Validation};
 use partita_space::Seconds;
+use std::path::PathBuf;
 
 const KEYS: [&str; 5] = ["every_epochs", "every_steps", "every", "best", "keep"];
 /// Checkpoints that are kept besides the best one (default).
@@ -57,6 +58,20 @@ impl CheckpointConfig {
             keep => keep + 1 + u64::from(self.best.is_some()),
         }
     }
+}
+
+/// Which checkpoint a training resumes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ResumeFrom {
+    /// None: it starts from the beginning.
+    #[default]
+    Start,
+    /// The newest one of the output folder.
+    Newest,
+    /// The newest one of the output folder, or none if there is none.
+    Auto,
+    /// This one, or the newest one of this folder.
+    Path(PathBuf),
 }
 
 /// A metric by which the best checkpoint is chosen.

@@ -5,6 +5,7 @@ use super::super::record::BestResult;
 use super::super::run::Run;
 use super::best::{self, Best, BestFile};
 use super::config::CheckpointConfig;
+use super::last::LastCheckpoint;
 use super::repeat::{Repetition, is_short};
 use super::state::TrainingState;
 use super::write::{Lead, Writing, Written};
@@ -26,17 +27,6 @@ use std::thread::JoinHandle;
 const MEETING: Seconds = Seconds(0.25);
 /// Least time between two checkpoints at ends of epochs where the run file does not ask for them.
 const PAUSE: Seconds = Seconds(10.0);
-
-/// A whole checkpoint of this run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LastCheckpoint {
-    /// Its folder.
-    pub path: PathBuf,
-    /// Epoch of the next step, from 0.
-    pub epoch: u64,
-    /// Training steps done.
-    pub steps: u64,
-}
 
 /// The checkpoints of a run, seen by all ranks of this process.
 pub struct Checkpoints<'r> {

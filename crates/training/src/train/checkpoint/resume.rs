@@ -1,6 +1,7 @@
 //! The checkpoint from which a training resumes.
 
 use super::super::run::Run;
+use super::config::ResumeFrom;
 use super::error::ResumeError;
 use super::state::TrainingState;
 use super::stored::StoredValues;
@@ -8,20 +9,6 @@ use super::{CHECKPOINTS, folder};
 use partita_graph::Graph;
 use partita_weights::checkpoint::{Checkpoint, CheckpointFolder, MANIFEST};
 use std::path::{Path, PathBuf};
-
-/// Which checkpoint a training resumes from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum ResumeFrom {
-    /// None: it starts from the beginning.
-    #[default]
-    Start,
-    /// The newest one of the output folder.
-    Newest,
-    /// The newest one of the output folder, or none if there is none.
-    Auto,
-    /// This one, or the newest one of this folder.
-    Path(PathBuf),
-}
 
 /// The folder of the checkpoint from which a run resumes.
 ///

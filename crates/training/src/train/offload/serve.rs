@@ -4,6 +4,7 @@ use super::super::error::TrainError;
 use super::super::run::{Run, TrainRequest};
 use super::super::run_file::RunFile;
 use super::super::{adapted, check, crops};
+use super::request::ServeRequest;
 use super::validate::{Trainee, ValidatorWork};
 use super::{OffloadError, settings};
 use partita_data::Dataset;
@@ -17,11 +18,9 @@ use partita_offload::{
 use partita_site::launch::Launch;
 use partita_site::{Context, Event, Host};
 use partita_space::Help;
-use partita_space::Seconds;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -33,29 +32,6 @@ const CONNECTIONS_MAX: usize = 8192;
 const PENDING_MAX: usize = 512;
 /// Most characters of the name that a trainer gives itself.
 const NAME_MAX: usize = 80;
-
-/// A process that serves trainings.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ServeRequest {
-    /// The run file of the training.
-    pub run_file: PathBuf,
-    /// What it does.
-    pub role: Role,
-    /// Where it listens.
-    pub listen: Address,
-    /// The file with the secret that trainings must have (default: that of the user).
-    pub secret: Option<PathBuf>,
-    /// Delay of each piece or validation, to imitate a slow processor.
-    pub delay: Seconds,
-    /// Ranks of a validator (default: those of the training).
-    pub ranks: Option<usize>,
-    /// Threads of each (default: those of the training).
-    pub threads: Option<usize>,
-    /// Its strategy (default: that of the training).
-    pub strategy: Option<String>,
-    /// Whether connections are reported.
-    pub is_quiet: bool,
-}
 
 /// What a trainer asks of a loader.
 #[derive(Serialize, Deserialize)]

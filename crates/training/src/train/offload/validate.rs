@@ -3,7 +3,7 @@
 use super::super::error::TrainError;
 use super::super::forward::{Forward, Prepared};
 use super::super::run::Run;
-use super::serve::ServeRequest;
+use super::request::ServeRequest;
 use partita_data::{Dataset, Split};
 use partita_forecast::StrategyChoice;
 use partita_graph::Graph;
