@@ -2,6 +2,10 @@
 //!
 //! Source: technical report of October 2020 on the ParaDL oracle, its benchmark database of layers.
 
+mod error;
+
+pub use error::LayerTimesError;
+
 use crate::StrategyChoice;
 use crate::compute_scale::alone;
 use crate::planning::PlanningError;
@@ -11,12 +15,10 @@ use partita_graph::Graph;
 use partita_oracle::{Costs, LayerFactors, PassFactors, ScaledCosts, SpeedFactors, TaskPrediction};
 use partita_program::{Menu, Phase};
 use partita_site::size::parse_seconds;
-use partita_site::{ErrorKind, Fault};
-use partita_space::help::{Expected, Help};
+use partita_space::help::Expected;
 use partita_space::{Seconds, near};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::{Spanned, Value};
@@ -60,90 +62,6 @@ pub struct LayerScale {
     /// The factors.
     #[serde(skip)]
     pub(crate) factors: LayerFactors,
-}
-
-/// A table of layers' times cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum LayerTimesError {
-    /// It cannot be read.
-    #[error("{}: {source}", file.display())]
-    Unreadable {
-        /// The table.
-        file: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
-    /// It is no such table.
-    #[error("{}, line {line}: {fault}", file.display())]
-    Form {
-        /// The table.
-        file: PathBuf,
-        /// The line.
-        line: usize,
-        /// The fault, and what is possible.
-        fault: String,
-    },
-    /// A value is invalid.
-    #[error("{}, line {line}: `{key}` is {given}, {expected}", file.display())]
-    Value {
-        /// The table.
-        file: PathBuf,
-        /// The line.
-        line: usize,
-        /// Its key.
-        key: String,
-        /// What was given.
-        given: String,
-        /// What is possible.
-        expected: Box<Expected>,
-    },
-    /// The model has no such layer.
-    #[error(
-        "{}, line {line}: `{model}` has no layer `{layer}`{}",
-        file.display(),
-        Help::advice(format_args!("`partita inspect {model}` lists its layers"))
-            .maybe_code(nearest.as_ref())
-    )]
-    NoLayer {
-        /// The table.
-        file: PathBuf,
-        /// The line.
-        line: usize,
-        /// The model.
-        model: String,
-        /// The unknown layer.
-        layer: String,
-        /// The most similar layer.
-        nearest: Option<String>,
-    },
-    /// No kernel belongs to the layer or to one before it.
-    #[error(
-        "{}, line {line}: `{layer}` computes nothing in its {pass} pass, nor does a layer before it that its time could be \
-         added to",
-        file.display()
-    )]
-    NoKernel {
-        /// The table.
-        file: PathBuf,
-        /// The line.
-        line: usize,
-        /// The layer.
-        layer: String,
-        /// `forward` or `backward`.
-        pass: &'static str,
-    },
-}
-
-impl Fault for LayerTimesError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Unreadable { .. }
-            | Self::Form { .. }
-            | Self::Value { .. }
-            | Self::NoLayer { .. }
-            | Self::NoKernel { .. } => ErrorKind::Request,
-        }
-    }
 }
 
 #[derive(Deserialize)]

@@ -1,23 +1,24 @@
 //! This machine: kernels and links are measured when a program needs them, and cached in a file.
 
+mod error;
+
+pub use error::LocalError;
+
 use crate::input::InputSource;
-use partita_oracle::{
-    Contention, FitError, KernelSample, MeasuredCosts, Mode, Prediction, SimulateError, predict,
-};
+use partita_oracle::{Contention, KernelSample, MeasuredCosts, Mode, Prediction, predict};
 use partita_program::{Dtype, Menu, Program};
 use partita_run::allocation::name_work;
-use partita_run::{Kernels, RunError, Transport};
+use partita_run::{Kernels, Transport};
 use partita_site::kernel_set::{CoreSlot, KernelSet, Precision, at_once, cores, oversubscription};
-use partita_site::{Context, ErrorKind, Fault, Host, NoScratch, Ranks, setting};
+use partita_site::{Context, Host, Ranks, setting};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Mesh, Rank};
 use partita_threads::connect;
 use partita_tune::{
     DivisionPolicy, KernelMaker, KernelTime, LinkSizes, LinkTimes, Measurements, NetworkTimes,
-    Options, Setting, TransferTime, TuneError, Variant, Variants, measure, measure_links,
-    measure_load, measure_memory, median_of_passes,
+    Options, Setting, TransferTime, Variant, Variants, measure, measure_links, measure_load,
+    measure_memory, median_of_passes,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::panic::resume_unwind;
 
@@ -77,78 +78,6 @@ impl CalibrationRun {
 
 /// Kernels of fewer flops say little about the rate of a machine.
 const FLOPS_MIN: f64 = 1e7;
-
-/// A measurement of this machine failed.
-#[derive(Debug, thiserror::Error)]
-pub enum LocalError {
-    /// More ranks than can share its cores.
-    #[error(
-        "{ranks} ranks of {threads} thread(s) cannot be measured on this machine; up to {most} rank(s) of so many can, \
-         sharing its cores, and the nearest choice is {most}; for more ranks name another machine, like `--machine \
-         lassen`"
-    )]
-    TooManyRanks {
-        /// Requested ranks.
-        ranks: usize,
-        /// Threads per rank.
-        threads: usize,
-        /// Most ranks that can be measured.
-        most: usize,
-    },
-    /// Ctrl-C.
-    #[error("interrupted; what was measured before is kept")]
-    Interrupted,
-    /// A calibration has no programs.
-    #[error("there is no program to measure")]
-    NoProgram,
-    /// The kernels cannot be made.
-    #[error(transparent)]
-    Kernels(RunError),
-    /// A thread cannot be started.
-    #[error("no thread could be started for kernels: {source}")]
-    NoThread {
-        /// The error of the system.
-        source: io::Error,
-    },
-    /// A measurement failed.
-    #[error(transparent)]
-    Tune(#[from] TuneError),
-    /// Measured points have no fit.
-    #[error(transparent)]
-    Fit(#[from] FitError),
-    /// A program cannot be simulated.
-    #[error(transparent)]
-    Simulate(SimulateError),
-    /// No file can be written to measure reads.
-    #[error(transparent)]
-    NoScratch(#[from] NoScratch),
-}
-
-impl Fault for LocalError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::TooManyRanks { .. } | Self::NoProgram | Self::Kernels(_) | Self::NoScratch(_) => {
-                ErrorKind::Request
-            }
-            Self::NoThread { .. } | Self::Fit(_) | Self::Simulate(_) => ErrorKind::Failure,
-            Self::Interrupted => ErrorKind::Interrupted,
-            Self::Tune(error) => match error {
-                TuneError::Unpinned { .. }
-                | TuneError::Unreadable { .. }
-                | TuneError::NotKept { .. }
-                | TuneError::Corrupt { .. }
-                | TuneError::Newer { .. }
-                | TuneError::Busy { .. }
-                | TuneError::Unlocked { .. } => ErrorKind::Request,
-                TuneError::Kernel { .. }
-                | TuneError::Transport { .. }
-                | TuneError::Memory { .. }
-                | TuneError::Read { .. }
-                | TuneError::Stopped { .. } => ErrorKind::Failure,
-            },
-        }
-    }
-}
 
 /// Ranks on this machine, with all measurements of them.
 pub struct LocalMachine<'c> {
