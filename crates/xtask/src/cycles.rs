@@ -4,8 +4,6 @@ use crate::Fault;
 use crate::source::words;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most files of a cycle.
-const FILES_MAX: usize = 9;
 /// Longest chain of re-exports that is followed.
 const REEXPORTS_MAX: usize = 8;
 
@@ -43,23 +41,18 @@ impl Crate {
         file.named.extend(paths(code));
     }
 
-    /// Cycles of more than [`FILES_MAX`] files.
-    ///
-    /// A module and its submodules may depend on each other.
+    /// Files that need each other. A module and its submodules may.
     pub(crate) fn faults(&self) -> Vec<Fault> {
-        let cycles = self.cycles().into_iter();
-        let large = cycles.filter(|cycle| cycle.len() > FILES_MAX);
         let fault = |cycle: Vec<&str>| Fault {
             path: cycle[0].to_owned(),
             line: 0,
             message: format!(
-                "{} files need each other, at most {FILES_MAX}: move what they share into a file below \
-                 them ({})",
+                "{} files need each other: move what they share into a file below them ({})",
                 cycle.len(),
                 cycle.join(", ")
             ),
         };
-        large.map(fault).collect()
+        self.cycles().into_iter().map(fault).collect()
     }
 
     /// Strongly connected components of files, each in the order of its modules.
@@ -222,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_name_each_other_are_a_circle() {
+    fn files_that_name_each_other_are_a_cycle() {
         let one_way = [("a.rs", "use crate::b::B;"), ("b.rs", "struct B;")];
         assert!(cycles(&one_way).is_empty());
         for back in [
@@ -257,25 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn a_module_and_what_is_inside_are_no_circle() {
+    fn a_module_and_its_submodules_are_no_cycle() {
         let files = [
             ("lib.rs", "mod a; use a::A; use other::b::B;"),
             ("a/mod.rs", "mod inner; use self::inner::I; use crate::C;"),
             ("a/inner.rs", "use super::A; use crate::C;"),
         ];
         assert!(cycles(&files).is_empty());
-    }
-
-    #[test]
-    fn large_cycles_are_faults() {
-        for (count, faults) in [(FILES_MAX, 0), (FILES_MAX + 1, 1)] {
-            let mut all = Crate::default();
-            for at in 0..count {
-                let next = (at + 1) % count;
-                let code = format!("use crate::m{next}::M{next};");
-                all.note(&format!("m{at}.rs"), &format!("m{at}.rs"), &code);
-            }
-            assert_eq!(all.faults().len(), faults, "{count} files");
-        }
     }
 }
