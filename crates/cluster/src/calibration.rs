@@ -1,5 +1,7 @@
 //! Calibration of a machine.
 
+mod entry;
+
 use partita_space::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,5 +1,9 @@
 //! Facts with their sources.
 
+mod entry;
+
+use crate::words::words;
+
 /// A number and where it comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fact<T> {
@@ -35,15 +39,15 @@ pub enum ProcessorKind {
     Cpu,
 }
 
-impl ProcessorKind {
-    /// All kinds.
-    pub const ALL: [ProcessorKind; 2] = [ProcessorKind::Gpu, ProcessorKind::Cpu];
+words!(ProcessorKind, "All kinds." {
+    Gpu = "gpu",
+    Cpu = "cpu",
+});
 
-    /// The word used in machine files.
-    pub fn name(self) -> &'static str {
-        match self {
-            ProcessorKind::Gpu => "gpu",
-            ProcessorKind::Cpu => "cpu",
-        }
-    }
-}
+words!(Basis, "All, most reliable first." {
+    Stated = "stated",
+    Measured = "measured",
+    Fitted = "fitted",
+    Derived = "derived",
+    Assumed = "assumed",
+});

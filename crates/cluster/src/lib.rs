@@ -14,6 +14,7 @@
 //! ```
 
 mod calibration;
+mod entry;
 mod error;
 mod fact;
 mod files;
@@ -21,9 +22,8 @@ mod load;
 mod machine;
 mod network;
 mod quantity;
-mod read;
 mod software;
-mod write;
+mod words;
 
 pub use calibration::{
     Calibration, CalibrationError, HostGroup, LinkFit, MeasuredKernel, NetworkCalibration,
@@ -42,5 +42,5 @@ pub use network::{
 };
 pub use software::{
     AdaptersUsed, Exponent, Factor, GpuKernels, GpuMemory, KernelSplit, NeighborExchange,
-    Redistribution, Software, SoftwareSums, SumFit,
+    Redistribution, Software, SoftwareKernels, SoftwareSums, SumFit,
 };

@@ -1,5 +1,6 @@
 //! Finds machine files: those of this repository, and those of the user.
 
+use crate::entry::{Entry, FileText, MACHINE_KEYS, SOFTWARE_KEYS};
 use crate::error::MachineError;
 use crate::files::{self, FileSource};
 use crate::machine::Machine;
@@ -48,6 +49,21 @@ impl Machine {
             }
             None => Err(unknown(name_or_path, search_dirs)),
         }
+    }
+
+    /// Reads the text of a machine file; `file` is the name that errors give it.
+    ///
+    /// Errors: the first fault, with its line, its key and what is possible there.
+    pub fn parse(text: &str, file: &str) -> Result<Machine, MachineError> {
+        let other = |file| MachineError::IsSoftware { file };
+        FileText { text, file }.read((&MACHINE_KEYS, &SOFTWARE_KEYS), other)
+    }
+
+    /// The text of a machine file; reading it back gives an equal machine.
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        self.write_tables("", &mut text);
+        text
     }
 
     /// Whether a machine of this name is compiled in.

@@ -1,8 +1,11 @@
 //! A machine as data: nodes, devices, links and file system, each number with its source.
 
 use crate::calibration::Calibration;
+use crate::entry::{Table, table};
+use crate::error::MachineError;
 pub(crate) use crate::fact::{Basis, Fact, ProcessorKind};
 use crate::network::{IntraKind, Network, Reduction};
+use crate::words::words;
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Rank, Seconds};
 
 /// A cluster of equal nodes. Ranks fill nodes in order, one rank per device.
@@ -439,14 +442,6 @@ impl ConvEfficiency {
 }
 
 impl LayerPrecision {
-    /// All, widest first.
-    pub const ALL: [LayerPrecision; 4] = [
-        LayerPrecision::F32,
-        LayerPrecision::Tf32,
-        LayerPrecision::Bf16,
-        LayerPrecision::F16,
-    ];
-
     /// Whether activations and their gradients take two bytes an element.
     pub fn is_half(self) -> bool {
         match self {
@@ -454,36 +449,134 @@ impl LayerPrecision {
             LayerPrecision::Bf16 | LayerPrecision::F16 => true,
         }
     }
+}
 
-    /// The word of machine files and of `--precision`.
-    pub fn name(self) -> &'static str {
-        match self {
-            LayerPrecision::F32 => "f32",
-            LayerPrecision::Tf32 => "tf32",
-            LayerPrecision::Bf16 => "bf16",
-            LayerPrecision::F16 => "f16",
+words!(LayerPrecision, "All, widest first." {
+    F32 = "f32",
+    Tf32 = "tf32",
+    Bf16 = "bf16",
+    F16 = "f16",
+});
+
+table!(Machine {
+    name,
+    nodes,
+    devices_per_node,
+    host_memory,
+    device,
+    links,
+    network,
+    allreduce,
+    exchange,
+    io,
+    calibration,
+} then check);
+
+table!(Device {
+    name,
+    kind,
+    memory,
+    peak_flops_f32,
+    memory_bandwidth,
+    host_bandwidth,
+    kernel_start,
+    processors,
+    rates,
+    tiles,
+    efficiency,
+} then check);
+
+table!(Rates or default { tf32, bf16, f16 });
+table!(Tiles {
+    rows,
+    columns,
+    half_side,
+    start,
+    alignment
+});
+
+table!(Efficiency {
+    memory_bound if at_most_all("no kernel moves bytes faster than the peak"),
+    conv2d,
+    conv3d,
+    tf32,
+    bf16,
+    f16,
+});
+
+table!(PrecisionEfficiency or default { conv2d, conv3d });
+table!(ConvEfficiency {
+    forward,
+    backward_data,
+    backward_weight,
+    saturation
+});
+table!(ConvSaturation {
+    channels_forward,
+    channels_backward,
+    thickness
+});
+table!(Links { intra, inter });
+table!(IntraLink {
+    latency,
+    bandwidth,
+    bus_bandwidth,
+    kind
+});
+table!(InterLink { latency, bandwidth, node_bandwidth, nics_per_node, reduction } then check);
+table!(Exchange { latency, bandwidth });
+
+table!(Allreduce {
+    occupancy if at_most_all("a sum takes no more than all of a device"),
+    intra,
+    inter,
+});
+
+table!(AllreduceLink {
+    latency,
+    bandwidth,
+    growth if at_most_all("twice the nodes at most double the time of a byte"),
+});
+
+table!(Io { bandwidth_total, bandwidth_per_node, latency } then check);
+
+impl Machine {
+    /// A torus has a place for each node.
+    fn check(&self, table: &Table<'_>) -> Result<(), MachineError> {
+        let (Some(Network::Torus(torus)), nodes) = (&self.network, self.nodes.value) else {
+            return Ok(());
+        };
+        let extents = &torus.extents.value;
+        let all: u128 = extents.iter().map(|&one| one as u128).product();
+        if all >= nodes as u128 {
+            return Ok(());
         }
+        let expected = format!("extents whose product is at least the {nodes} `nodes`");
+        Err(table.bad(&["network", "extents"], &format!("{extents:?}"), expected))
     }
 }
 
-impl Basis {
-    /// All, most reliable first.
-    pub const ALL: [Basis; 5] = [
-        Basis::Stated,
-        Basis::Measured,
-        Basis::Fitted,
-        Basis::Derived,
-        Basis::Assumed,
-    ];
-
-    /// The word used in machine files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Basis::Stated => "stated",
-            Basis::Measured => "measured",
-            Basis::Fitted => "fitted",
-            Basis::Derived => "derived",
-            Basis::Assumed => "assumed",
+impl Device {
+    fn check(&self, table: &Table<'_>) -> Result<(), MachineError> {
+        if self.tiles.is_none() || self.processors.is_some() {
+            return Ok(());
         }
+        let expected = "the number of processors that compute tiles, as `device.tiles` is given";
+        let at = table.offset(&["tiles", "rows"]);
+        Err(table.bad_at(("processors", at), "missing", expected))
+    }
+}
+
+impl InterLink {
+    fn check(&self, table: &Table<'_>) -> Result<(), MachineError> {
+        let node = ("node_bandwidth", self.node_bandwidth.value);
+        table.at_most(("bandwidth", self.bandwidth.value), node)
+    }
+}
+
+impl Io {
+    fn check(&self, table: &Table<'_>) -> Result<(), MachineError> {
+        let total = ("bandwidth_total", self.bandwidth_total.value);
+        table.at_most(("bandwidth_per_node", self.bandwidth_per_node.value), total)
     }
 }

@@ -1,6 +1,9 @@
 //! The network between nodes beyond their adapters, and the library that runs collectives over it.
 
+mod entry;
+
 use crate::fact::{Fact, ProcessorKind};
+use crate::words::words;
 use partita_space::{BytesPerSecond, Seconds};
 
 /// How switches join the nodes. Nodes are numbered so that neighbors share a switch.
@@ -92,17 +95,6 @@ pub enum CollectiveLibrary {
 }
 
 impl CollectiveLibrary {
-    /// All libraries.
-    pub const ALL: [CollectiveLibrary; 2] = [CollectiveLibrary::Nccl, CollectiveLibrary::Mpi];
-
-    /// The word used in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            CollectiveLibrary::Nccl => "nccl",
-            CollectiveLibrary::Mpi => "mpi",
-        }
-    }
-
     /// What is used where nothing is said: NCCL between GPUs, MPI between processors.
     pub fn usual(kind: ProcessorKind) -> Self {
         match kind {
@@ -112,47 +104,23 @@ impl CollectiveLibrary {
     }
 }
 
-impl IntraKind {
-    /// All kinds.
-    pub const ALL: [IntraKind; 3] = [IntraKind::Pcie, IntraKind::NvLink, IntraKind::NvLinkSharp];
+words!(CollectiveLibrary, "All libraries." {
+    Nccl = "nccl",
+    Mpi = "mpi",
+});
 
-    /// The word used in machine files.
-    pub fn name(self) -> &'static str {
-        match self {
-            IntraKind::Pcie => "pcie",
-            IntraKind::NvLink => "nvlink",
-            IntraKind::NvLinkSharp => "nvlink-sharp",
-        }
-    }
-}
+words!(IntraKind, "All kinds." {
+    Pcie = "pcie",
+    NvLink = "nvlink",
+    NvLinkSharp = "nvlink-sharp",
+});
 
-impl Reduction {
-    /// All places.
-    pub const ALL: [Reduction; 2] = [Reduction::Devices, Reduction::Switches];
-
-    /// The word used in machine files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Reduction::Devices => "devices",
-            Reduction::Switches => "switches",
-        }
-    }
-}
+words!(Reduction, "All places." {
+    Devices = "devices",
+    Switches = "switches",
+});
 
 impl Network {
-    /// The words used in machine files.
-    pub(crate) const KINDS: [&'static str; 3] = ["fat-tree", "dragonfly", "torus"];
-
-    /// The word used in machine files.
-    pub fn kind(&self) -> &'static str {
-        let [fat_tree, dragonfly, torus] = Self::KINDS;
-        match self {
-            Network::FatTree(_) => fat_tree,
-            Network::Dragonfly(_) => dragonfly,
-            Network::Torus(_) => torus,
-        }
-    }
-
     /// What a message takes longer between two nodes of as many consecutive ones, at most.
     pub fn latency(&self, nodes: usize) -> Seconds {
         match self {

@@ -1,14 +1,18 @@
 //! Numbers with units in machine files.
 
 use crate::machine::{HalfSaturation, Share};
-use crate::network::Ratio;
+use crate::network::{CollectiveLibrary, Ratio};
 use crate::software::{AdaptersUsed, Exponent, Factor};
+use crate::words::{bare, choose};
 use partita_space::help::Expected;
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds, UnitTable, near};
 use toml::Value;
 
 /// A number of a machine file: read from a TOML value, written back as one.
 pub(crate) trait Quantity: Sized {
+    /// Whether no vendor states it, so that its basis must be given.
+    const NEEDS_BASIS: bool = false;
+
     /// Errors: what is expected instead of the value.
     fn read(value: &Value) -> Result<Self, Expected>;
     /// The TOML value, in the unit that reads best.
@@ -78,20 +82,9 @@ impl Quantity for Bytes {
     }
 }
 
-/// A number without a unit, or NaN.
-pub(crate) fn bare(value: &Value) -> f64 {
-    match value {
-        Value::Float(number) => *number,
-        Value::Integer(number) => *number as f64,
-        Value::String(_)
-        | Value::Boolean(_)
-        | Value::Datetime(_)
-        | Value::Array(_)
-        | Value::Table(_) => f64::NAN,
-    }
-}
-
 impl Quantity for HalfSaturation {
+    const NEEDS_BASIS: bool = true;
+
     fn read(value: &Value) -> Result<Self, Expected> {
         let number = bare(value);
         if number > 0.0 && number <= FACTOR_MAX {
@@ -109,6 +102,8 @@ impl Quantity for HalfSaturation {
 }
 
 impl Quantity for Share {
+    const NEEDS_BASIS: bool = true;
+
     fn read(value: &Value) -> Result<Self, Expected> {
         let number = bare(value);
         if number > 0.0 && number <= 4.0 {
@@ -124,6 +119,8 @@ impl Quantity for Share {
 }
 
 impl Quantity for Factor {
+    const NEEDS_BASIS: bool = true;
+
     fn read(value: &Value) -> Result<Self, Expected> {
         let number = bare(value);
         if (0.0..=FACTOR_MAX).contains(&number) {
@@ -139,6 +136,8 @@ impl Quantity for Factor {
 }
 
 impl Quantity for Exponent {
+    const NEEDS_BASIS: bool = true;
+
     fn read(value: &Value) -> Result<Self, Expected> {
         let number = bare(value);
         if (0.0..=2.0).contains(&number) {
@@ -173,6 +172,16 @@ impl Quantity for String {
 
     fn write(&self) -> Value {
         Value::String(self.clone())
+    }
+}
+
+impl Quantity for CollectiveLibrary {
+    fn read(value: &Value) -> Result<Self, Expected> {
+        choose(value)
+    }
+
+    fn write(&self) -> Value {
+        Value::String(self.name().to_owned())
     }
 }
 

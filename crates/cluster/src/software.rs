@@ -1,7 +1,8 @@
 //! The software of a training as data: what a library does beyond the links and devices of a machine, each
 //! number with its source.
 
-use crate::error::SoftwareError;
+use crate::entry::{Entry, FileText, MACHINE_KEYS, SOFTWARE_KEYS, table};
+use crate::error::{MachineError, SoftwareError};
 use crate::files::{self, FileSource};
 use crate::machine::{
     Allreduce, AllreduceLink, Basis, Exchange, Fact, Machine, ProcessorKind, Share,
@@ -58,6 +59,20 @@ pub struct Software {
     pub allreduce: Option<SoftwareSums>,
     /// Waits for activations of which a layer needs more than its rank owns.
     pub redistribution: Option<Redistribution>,
+    /// How kernels differ from what the device gives.
+    pub kernels: SoftwareKernels,
+    /// Memory of a rank on a GPU beside the program, if any.
+    pub memory: Option<GpuMemory>,
+    /// Whether it exists; absent if it does.
+    pub built: Option<Fact<bool>>,
+    /// Copies between the memory of a GPU and that of the host, through which all messages pass; absent if devices
+    /// send to each other.
+    pub staging: Option<Exchange>,
+}
+
+/// How kernels differ from what the device gives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SoftwareKernels {
     /// Time of kernels of batch norms, in times of what their memory traffic takes at the rate of the device;
     /// absent if it is that.
     pub batch_norm: Option<Fact<Factor>>,
@@ -66,15 +81,8 @@ pub struct Software {
     pub pointwise: Option<Fact<Factor>>,
     /// How kernels speed up when a layer is split.
     pub split: KernelSplit,
-    /// Memory of a rank on a GPU beside the program, if any.
-    pub memory: Option<GpuMemory>,
-    /// Whether it exists; absent if it does.
-    pub built: Option<Fact<bool>>,
     /// Kernels of its own on GPUs; absent if it uses the vendor's libraries, whose rates machine files hold.
-    pub gpu_kernels: Option<GpuKernels>,
-    /// Copies between the memory of a GPU and that of the host, through which all messages pass; absent if devices
-    /// send to each other.
-    pub staging: Option<Exchange>,
+    pub gpu: Option<GpuKernels>,
 }
 
 /// Messages between neighbors with packing, stream synchronization and staging through the host:
@@ -178,7 +186,64 @@ pub struct Factor(pub f64);
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Exponent(pub f64);
 
+table!(Software {
+    name,
+    strategy,
+    collectives,
+    data_store,
+    built,
+    spatial_io,
+    exchange,
+    staging,
+    allreduce,
+    redistribution,
+    kernels,
+    memory,
+});
+
+table!(NeighborExchange { intra, inter });
+
+table!(SoftwareSums {
+    occupancy if at_most_all("a sum takes no more than all of a device"),
+    fit,
+});
+
+table!(SumFit {
+    latency_intra,
+    latency_inter,
+    adapters,
+    growth if at_most_all("twice the nodes at most double the time of a byte"),
+});
+
+table!(Redistribution { backward });
+table!(SoftwareKernels or default { batch_norm, pointwise, split, gpu });
+table!(KernelSplit or default { filter, channel, space });
+
+table!(GpuKernels {
+    conv2d if at_most_all("kernels are no faster than the peak"),
+    conv3d if at_most_all("kernels are no faster than the peak"),
+    memory_bound if at_most_all("kernels are no faster than the peak"),
+    start,
+});
+
+table!(GpuMemory { context, workspace });
+
 impl Software {
+    /// Reads the text of a profile; `file` is the name that errors give it.
+    ///
+    /// Errors: the first fault, with its line, its key and what is possible there.
+    pub fn parse(text: &str, file: &str) -> Result<Software, MachineError> {
+        let other = |file| MachineError::IsMachine { file };
+        FileText { text, file }.read((&SOFTWARE_KEYS, &MACHINE_KEYS), other)
+    }
+
+    /// The text of a profile; reading it back gives an equal one.
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        self.write_tables("", &mut text);
+        text
+    }
+
     /// This runtime, and a request that names none: on processors the profile of this name, on GPUs [`Self::OWN_ON_GPUS`].
     pub const OWN: &'static str = "partita";
     /// The profile of this runtime on GPUs.

@@ -227,7 +227,7 @@ fn partita_on_gpus_has_rates_and_links_of_its_own() {
     let software = load("partita-opencl");
     let lassen = Machine::load("lassen", &[]).expect("built in");
     let used = software.on(lassen.clone());
-    let kernels = software.gpu_kernels.as_ref().expect("own kernels");
+    let kernels = software.kernels.gpu.as_ref().expect("own kernels");
     let (device, own) = (&used.device, &lassen.device);
     assert_eq!(device.efficiency.conv3d.forward.value, kernels.conv3d.value);
     assert_eq!(device.kernel_start, Some(kernels.start.clone()));

@@ -6,7 +6,7 @@
 
 use partita_cluster::{
     AdaptersUsed, Basis, Exchange, Exponent, Fact, Factor, KernelSplit, Machine, NeighborExchange,
-    Redistribution, Share, Software, SoftwareSums, SumFit,
+    Redistribution, Share, Software, SoftwareKernels, SoftwareSums, SumFit,
 };
 use partita_oracle::{Costs, MachineCosts, SampleRead};
 use partita_program::{
@@ -226,9 +226,16 @@ fn kernel(ways: usize, kind: Kind, software: Software) -> f64 {
     cost.unwrap().alone.0 - 5e-6
 }
 
+/// The own software with other kernels.
+fn kernels(change: impl FnOnce(&mut SoftwareKernels)) -> Software {
+    let mut software = own();
+    change(&mut software.kernels);
+    software
+}
+
 #[test]
 fn kernels_of_split_layers_fall_short_by_their_exponent() {
-    let with = |split: KernelSplit| Software { split, ..own() };
+    let with = |split: KernelSplit| kernels(|it| it.split = split);
     let whole = kernel(1, Kind::Convolution, own());
     assert!((kernel(4, Kind::Convolution, own()) / whole - 0.25).abs() < 1e-6);
     let filter = |exponent| KernelSplit {
@@ -249,10 +256,7 @@ fn kernels_of_split_layers_fall_short_by_their_exponent() {
 
 #[test]
 fn batch_norms_take_their_factor() {
-    let software = Software {
-        batch_norm: Some(fact(Factor(4.0))),
-        ..own()
-    };
+    let software = kernels(|it| it.batch_norm = Some(fact(Factor(4.0))));
     let ratio = kernel(1, Kind::BatchNorm, software.clone()) / kernel(1, Kind::BatchNorm, own());
     assert!((ratio - 4.0).abs() < 1e-6, "{ratio}");
     assert_eq!(
@@ -263,10 +267,7 @@ fn batch_norms_take_their_factor() {
 
 #[test]
 fn sums_are_free_where_batch_norms_compute_them() {
-    let with = |factor: f64| Software {
-        pointwise: Some(fact(Factor(factor))),
-        ..own()
-    };
+    let with = |factor: f64| kernels(|it| it.pointwise = Some(fact(Factor(factor))));
     let ratio = kernel(1, Kind::Sum, with(0.5)) / kernel(1, Kind::Sum, own());
     assert!((ratio - 0.5).abs() < 1e-6, "{ratio}");
     assert!(kernel(1, Kind::Sum, with(0.0)).abs() < 1e-12);

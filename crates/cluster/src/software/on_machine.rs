@@ -14,7 +14,7 @@ impl Software {
         if machine.device.kind != ProcessorKind::Gpu || machine.calibration.is_some() {
             return machine;
         }
-        if let Some(kernels) = &self.gpu_kernels {
+        if let Some(kernels) = &self.kernels.gpu {
             kernels.apply(&mut machine.device);
         }
         if let Some(staging) = &self.staging {

@@ -31,7 +31,7 @@ pub fn check(
     let names: Vec<&str> = possible.into_iter().map(LayerPrecision::name).collect();
     let (reason, key) = match &machine.calibration {
         Some(_) => ("; its kernels were measured in f32".to_owned(), None),
-        None if software.gpu_kernels.is_some() => (
+        None if software.kernels.gpu.is_some() => (
             format!("; software `{}` computes in f32", software.name),
             None,
         ),

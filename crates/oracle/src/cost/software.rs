@@ -62,15 +62,15 @@ impl SoftwareCosts {
     ///
     /// For a layer that is split k ways it is k^e, where e is the exponent of the split.
     pub fn slowdown(&self, shape: &KernelShape<'_>) -> f64 {
-        let split = &self.software.split;
+        let split = &self.software.kernels.split;
         let exponents = [
             (&split.filter, &[Axis::Filter][..]),
             (&split.channel, &[Axis::Channel][..]),
             (&split.space, &[Axis::Depth, Axis::Height, Axis::Width][..]),
         ];
         let factor = match shape.kernel.parts()[0].family() {
-            Family::BatchNorm => self.software.batch_norm.as_ref(),
-            Family::Pointwise => self.software.pointwise.as_ref(),
+            Family::BatchNorm => self.software.kernels.batch_norm.as_ref(),
+            Family::Pointwise => self.software.kernels.pointwise.as_ref(),
             Family::Fused
             | Family::Contents
             | Family::Convolution

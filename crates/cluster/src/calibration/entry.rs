@@ -1,11 +1,12 @@
-//! Reads the calibration of a machine file.
+//! The calibration in a machine file.
 
-use super::{Reader, near};
-use crate::calibration::{
+use super::{
     Calibration, CalibrationError, HostGroup, LinkFit, MeasuredKernel, NetworkCalibration,
     TransferTime,
 };
+use crate::entry::{At, Entry, FileText, push_line, quoted, shown};
 use crate::error::MachineError;
+use crate::quantity::Quantity;
 use partita_space::Seconds;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ const COLLECTIVES: [&str; 4] = ["allgather", "allreduce", "alltoall", "reduce_sc
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawCalibration {
+struct RawCalibration {
     date: Spanned<String>,
     processor: Spanned<String>,
     cores: Spanned<Value>,
@@ -62,8 +63,21 @@ fn members(text: &str) -> Option<String> {
     is_number.then(|| text.to_owned())
 }
 
+impl Entry for Calibration {
+    fn read(at: &At<'_>) -> Result<Self, MachineError> {
+        Reader(at.file).calibration(at.by_serde()?)
+    }
+
+    fn write_tables(&self, key: &str, text: &mut String) {
+        write(text, key, self);
+    }
+}
+
+/// The text being read, for the lines of faults.
+struct Reader<'a>(FileText<'a>);
+
 impl Reader<'_> {
-    pub(super) fn calibration(&self, raw: RawCalibration) -> Result<Calibration, MachineError> {
+    fn calibration(&self, raw: RawCalibration) -> Result<Calibration, MachineError> {
         let members = (
             members as fn(&str) -> Option<String>,
             "a number of members, at least 2",
@@ -71,12 +85,12 @@ impl Reader<'_> {
         Ok(Calibration {
             date: self.day("calibration.date", raw.date)?,
             processor: self.word("calibration.processor", raw.processor)?,
-            cores: self.quantity("calibration.cores", &raw.cores)?,
+            cores: self.count("calibration.cores", &raw.cores)?,
             simd: self.word("calibration.simd", raw.simd)?,
             kernels: self.word("calibration.kernels", raw.kernels)?,
             world: self.word("calibration.world", raw.world)?,
-            ranks: self.quantity("calibration.ranks", &raw.ranks)?,
-            threads: self.quantity("calibration.threads", &raw.threads)?,
+            ranks: self.count("calibration.ranks", &raw.ranks)?,
+            threads: self.count("calibration.threads", &raw.threads)?,
             validation: self.errors("calibration.validation", &raw.validation)?,
             message: raw
                 .message
@@ -89,6 +103,21 @@ impl Reader<'_> {
                 .transpose()?,
             coordinates: raw.coordinates,
             measured: self.measured(raw.measured)?,
+        })
+    }
+
+    fn word(&self, key: &str, raw: Spanned<String>) -> Result<String, MachineError> {
+        if raw.get_ref().trim().is_empty() {
+            let expected = "a text that is not blank";
+            return Err(self.0.bad(key, raw.span().start, "empty", expected));
+        }
+        Ok(raw.into_inner())
+    }
+
+    fn count(&self, key: &str, raw: &Spanned<Value>) -> Result<usize, MachineError> {
+        usize::read(raw.get_ref()).map_err(|expected| {
+            self.0
+                .bad(key, raw.span().start, &shown(raw.get_ref()), expected)
         })
     }
 
@@ -108,7 +137,7 @@ impl Reader<'_> {
             return Ok(raw.into_inner());
         }
         let given = format!("\"{}\"", raw.get_ref());
-        Err(self.bad(
+        Err(self.0.bad(
             key,
             raw.span().start,
             &given,
@@ -130,7 +159,9 @@ impl Reader<'_> {
         let expected = "errors that are finite, `median` and `mean_by_time` of 0 or more, `total` of -1 or \
                         more";
         let given = format!("{errors:?}");
-        Err(self.bad(key, raw.span().start, &given, expected.to_owned()))
+        Err(self
+            .0
+            .bad(key, raw.span().start, &given, expected.to_owned()))
     }
 
     fn fit(&self, key: &str, raw: &Spanned<LinkFit>) -> Result<LinkFit, MachineError> {
@@ -144,7 +175,9 @@ impl Reader<'_> {
             .into_iter()
             .filter(|(_, number)| !(0.0..=SECONDS_MAX).contains(number));
         let bad = |name: &str, given: &str, expected: String| {
-            Err(self.bad(&format!("{key}.{name}"), raw.span().start, given, expected))
+            Err(self
+                .0
+                .bad(&format!("{key}.{name}"), raw.span().start, given, expected))
         };
         if let Some((name, number)) = wrong.next() {
             let expected = format!("seconds from 0 to {SECONDS_MAX}");
@@ -196,20 +229,14 @@ impl Reader<'_> {
         for (name, fits) in raw {
             let word = name.get_ref();
             if !COLLECTIVES.contains(&word.as_str()) {
-                return Err(MachineError::UnknownKey {
-                    file: self.file.to_owned(),
-                    line: self.line(name.span().start).0,
-                    key: word.clone(),
-                    possible: COLLECTIVES.map(str::to_owned).to_vec(),
-                    nearest: near(word, COLLECTIVES).map(str::to_owned),
-                });
+                return Err(self.0.unknown_key(word, name.span().start, &COLLECTIVES));
             }
             let mut by_group = BTreeMap::new();
             for (members, fit) in fits {
                 let (text, key) = (members.get_ref(), format!("{key}.{word}"));
                 let Some(of) = group(text) else {
                     let expected = (*expected).to_owned();
-                    return Err(self.bad(&key, members.span().start, text, expected));
+                    return Err(self.0.bad(&key, members.span().start, text, expected));
                 };
                 by_group.insert(of, self.fit(&format!("{key}.{text}"), &fit)?);
             }
@@ -226,7 +253,9 @@ impl Reader<'_> {
         for row in &raw {
             let MeasuredKernel(family, flops, bytes, shape, alone, together) = row.get_ref();
             let bad = |given: String, expected: String| {
-                Err(self.bad("calibration.measured", row.span().start, &given, expected))
+                Err(self
+                    .0
+                    .bad("calibration.measured", row.span().start, &given, expected))
             };
             if family.trim().is_empty() {
                 return bad("\"\"".to_owned(), "the name of a family".to_owned());
@@ -256,4 +285,93 @@ impl Reader<'_> {
         }
         Ok(raw.into_iter().map(Spanned::into_inner).collect())
     }
+}
+
+fn write(text: &mut String, key: &str, calibration: &Calibration) {
+    push_line(text, format_args!("\n[{key}]"));
+    calibration.date.write_line("date", text);
+    calibration.processor.write_line("processor", text);
+    push_line(text, format_args!("cores = {}", calibration.cores));
+    calibration.simd.write_line("simd", text);
+    calibration.kernels.write_line("kernels", text);
+    calibration.world.write_line("world", text);
+    push_line(text, format_args!("ranks = {}", calibration.ranks));
+    push_line(text, format_args!("threads = {}", calibration.threads));
+    let CalibrationError {
+        kernels,
+        median,
+        mean_by_time,
+        total,
+    } = calibration.validation;
+    push_line(
+        text,
+        format_args!(
+            "validation = {{ kernels = {kernels}, median = {median:?}, mean_by_time = \
+             {mean_by_time:?}, total = {total:?} }}"
+        ),
+    );
+    if let Some(message) = &calibration.message {
+        push_line(text, format_args!("message = {}", fit(message)));
+    }
+    let names: Vec<String> = calibration
+        .coordinates
+        .iter()
+        .map(|name| quoted(name))
+        .collect();
+    push_line(text, format_args!("coordinates = [{}]", names.join(", ")));
+    let columns = "# Family, flops, bytes, coordinates of the shape, seconds alone, seconds with all \
+                   ranks at work.";
+    push_line(text, format_args!("{columns}"));
+    push_line(text, format_args!("measured = ["));
+    for MeasuredKernel(family, flops, bytes, shape, alone, together) in &calibration.measured {
+        let family = quoted(family);
+        let (alone, together) = (alone.0, together.0);
+        push_line(
+            text,
+            format_args!("  [{family}, {flops:?}, {bytes:?}, {shape:?}, {alone:?}, {together:?}],"),
+        );
+    }
+    push_line(text, format_args!("]"));
+    for (name, fits) in &calibration.collectives {
+        push_line(text, format_args!("\n[{key}.collectives.{name}]"));
+        for (members, one) in fits {
+            push_line(text, format_args!("{members} = {}", fit(one)));
+        }
+    }
+    let Some(network) = &calibration.network else {
+        return;
+    };
+    push_line(text, format_args!("\n[{key}.network]"));
+    push_line(text, format_args!("message = {}", fit(&network.message)));
+    let together = fit(&network.messages_together);
+    push_line(text, format_args!("messages_together = {together}"));
+    for (name, fits) in &network.collectives {
+        push_line(text, format_args!("\n[{key}.network.collectives.{name}]"));
+        for (group, one) in fits {
+            push_line(text, format_args!("{group} = {}", fit(one)));
+        }
+    }
+}
+
+fn fit(fit: &LinkFit) -> String {
+    let LinkFit {
+        latency: Seconds(latency),
+        seconds_per_byte,
+        host_seconds_per_byte,
+        points,
+    } = fit;
+    let point = |point: &TransferTime| {
+        let [bytes, seconds, host] = [
+            point.bytes.0.to_string(),
+            format!("{:?}", point.seconds.0),
+            format!("{:?}", point.host.0),
+        ];
+        format!("{{ bytes = {bytes}, seconds = {seconds}, host = {host} }}")
+    };
+    let points: Vec<String> = points.iter().map(point).collect();
+    format!(
+        "{{ latency = {latency:?}, seconds_per_byte = {seconds_per_byte:?}, host_seconds_per_byte = \
+         {host_seconds_per_byte:?}, points = [{}] }}",
+        points.join(", ")
+    )
 }
