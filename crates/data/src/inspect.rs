@@ -4,7 +4,7 @@ mod bare;
 
 use std::path::{Path, PathBuf};
 
-use partita_formats::{DType, DataError, Samples, SourceArray, SourceFile, Stored};
+use partita_formats::{DType, DataError, Samples, SourceArray, SourceFile, StorageLayout};
 use partita_space::Bytes;
 use serde::Serialize;
 
@@ -139,31 +139,7 @@ pub struct ArraySummary {
     /// Its element type.
     pub dtype: String,
     /// Storage layout.
-    pub storage: StorageSummary,
-}
-
-/// Storage layout of an array.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase", tag = "layout")]
-pub enum StorageSummary {
-    /// Contiguous.
-    Contiguous,
-    /// Chunked.
-    Chunked {
-        /// Extents of a chunk.
-        chunk: Vec<usize>,
-        /// Filters applied to each chunk, in order of writing.
-        filters: Vec<String>,
-    },
-    /// In the header (compact).
-    Compact,
-    /// In other files (external or virtual).
-    Virtual,
-    /// Compressed from end to end.
-    Stream {
-        /// The compression.
-        filter: &'static str,
-    },
+    pub storage: StorageLayout,
 }
 
 /// Statistics over part of the values of a split.
@@ -338,16 +314,7 @@ fn array_summary(array: &SourceArray) -> ArraySummary {
         key: array.key.clone(),
         dtype: array.element.name().to_string(),
         shape: array.shape.clone(),
-        storage: match &array.stored {
-            Stored::Contiguous => StorageSummary::Contiguous,
-            Stored::Chunked { chunk, filters } => StorageSummary::Chunked {
-                chunk: chunk.clone(),
-                filters: filters.clone(),
-            },
-            Stored::Compact => StorageSummary::Compact,
-            Stored::Virtual => StorageSummary::Virtual,
-            Stored::Stream { filter } => StorageSummary::Stream { filter },
-        },
+        storage: array.stored.clone(),
     }
 }
 

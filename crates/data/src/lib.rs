@@ -39,10 +39,11 @@ pub use dataset::Dataset;
 pub use index::{FORMAT_VERSION, INDEX_FILE, Kind};
 pub use inspect::{
     ArraySummary, ClassSummary, DatasetSummary, FileArray, FileSummary, Inspected, SplitSummary,
-    StorageSummary, ValueScope, ValueSummary, inspect, inspect_path,
+    ValueScope, ValueSummary, inspect, inspect_path,
 };
 pub use keys::Keys;
 pub use moments::{Moments, ValueCount, ValueStatistics};
+pub use partita_formats::StorageLayout;
 pub use picture::picture;
 pub use placement::Placement;
 pub use reader::{ReadTally, Reader};

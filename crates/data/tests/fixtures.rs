@@ -3,7 +3,7 @@
 use crate::made;
 
 use made::{Random, SHAPE, fixture, physical, target, volume, whole};
-use partita_data::{Dataset, Split, StorageSummary, inspect};
+use partita_data::{Dataset, Split, StorageLayout, inspect};
 use partita_formats::{DType, DataError, Samples};
 
 const FILES: [(&str, DType); 8] = [
@@ -116,7 +116,7 @@ fn storage_and_values_are_summarized() {
     assert_eq!(full.shape, [3, 2, 6, 5, 7]);
     assert_eq!(
         full.storage,
-        StorageSummary::Chunked {
+        StorageLayout::Chunked {
             chunk: vec![1, 1, 4, 3, 4],
             filters: vec!["shuffle".to_string(), "gzip".to_string()],
         }

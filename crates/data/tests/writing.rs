@@ -8,7 +8,7 @@ use std::thread;
 
 use made::{Random, physical, spec, target, volume, whole};
 use partita_data::{
-    Dataset, DatasetSpec, DatasetWriter, INDEX_FILE, Split, StorageSummary, inspect,
+    Dataset, DatasetSpec, DatasetWriter, INDEX_FILE, Split, StorageLayout, inspect,
 };
 use partita_formats::{DType, DataError, Layout, Samples, VolumeShape};
 
@@ -156,10 +156,10 @@ fn the_summary_names_the_layout() {
             .storage
             .clone()
     };
-    assert_eq!(storage("a"), StorageSummary::Contiguous);
+    assert_eq!(storage("a"), StorageLayout::Contiguous);
     assert_eq!(
         storage("b"),
-        StorageSummary::Chunked {
+        StorageLayout::Chunked {
             chunk: vec![1, 3, 4, 4, 3],
             filters: vec!["shuffle".to_string(), "gzip".to_string()],
         }

@@ -14,8 +14,8 @@ use partita_site::{Context, Host, Ranks, setting};
 use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Mesh, Rank};
 use partita_threads::connect;
 use partita_tune::{
-    DivisionPolicy, KernelMaker, KernelTime, LinkSizes, LinkTimes, Measurements, NetworkTimes,
-    Options, Setting, TransferTime, Variant, Variants, measure, measure_links, measure_load,
+    Conditions, DivisionPolicy, KernelMaker, KernelTime, LinkSizes, LinkTimes, Measurements,
+    NetworkTimes, Options, TransferTime, Variant, Variants, measure, measure_links, measure_load,
     measure_memory, median_of_passes,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,8 +90,8 @@ pub struct LocalMachine<'c> {
     pinned: Vec<usize>,
     host: Host,
     input: InputSource,
-    setting: Setting,
-    links: Setting,
+    setting: Conditions,
+    links: Conditions,
     measurements: Measurements,
     /// Measurements of one rank, with the other cores idle.
     alone: Measurements,
@@ -124,7 +124,7 @@ impl<'c> LocalMachine<'c> {
             });
         }
         let host = Host::local(context.level());
-        let links = Setting {
+        let links = Conditions {
             backend: links_backend(kernels, library.as_deref()),
             ..setting.clone()
         };
@@ -212,7 +212,7 @@ impl<'c> LocalMachine<'c> {
         Ok(costs)
     }
 
-    fn keep(&mut self, setting: &Setting, new: &Measurements) {
+    fn keep(&mut self, setting: &Conditions, new: &Measurements) {
         self.context.keep_measurements(setting, new);
         (self.measurements, self.alone) = cached(self.context, &self.setting, &self.links);
     }
@@ -284,7 +284,7 @@ impl<'c> LocalMachine<'c> {
         anew: Option<usize>,
     ) -> Result<Vec<Series>, LocalError> {
         let maker = self.kernel_maker(precision);
-        let series = |setting: Setting| Series {
+        let series = |setting: Conditions| Series {
             known: self.context.measurements(&setting),
             passes: Vec::new(),
             setting,
@@ -568,7 +568,11 @@ fn links_backend(kernels: KernelSet, library: Option<&str>) -> String {
 }
 
 /// Measurements of all ranks at work, and of one with the others idle.
-fn cached(context: &Context, setting: &Setting, links: &Setting) -> (Measurements, Measurements) {
+fn cached(
+    context: &Context,
+    setting: &Conditions,
+    links: &Conditions,
+) -> (Measurements, Measurements) {
     let mut together = context.measurements(setting);
     together.links = context.measurements(links).links;
     (together, context.measurements(&single(setting)))
@@ -576,15 +580,15 @@ fn cached(context: &Context, setting: &Setting, links: &Setting) -> (Measurement
 
 /// Passes over the kernels of a setting.
 struct Series {
-    setting: Setting,
+    setting: Conditions,
     /// Earlier measurements.
     known: Measurements,
     passes: Vec<Vec<KernelTime>>,
 }
 
 /// The same setting with one rank at work.
-fn single(setting: &Setting) -> Setting {
-    Setting {
+fn single(setting: &Conditions) -> Conditions {
+    Conditions {
         at_work: 1,
         ..setting.clone()
     }

@@ -4,10 +4,15 @@
 
 use crate::element::{Element, Elements};
 use crate::read_error::ReadError;
+use serde::Serialize;
+
+/// The key of the array of a file that has one, without a name.
+pub(crate) const ONLY: &str = "array";
 
 /// How an array lies in its file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stored {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "layout")]
+pub enum StorageLayout {
     /// All values one after the other.
     Contiguous,
     /// In boxes of one size.
@@ -31,9 +36,13 @@ pub enum Stored {
 /// A file of arrays in one of the formats. Every rank opens its own.
 pub(crate) trait ArrayFile: Send {
     /// All arrays of the file.
-    fn keys(&self) -> Vec<String>;
+    fn keys(&self) -> Vec<String> {
+        vec![ONLY.to_owned()]
+    }
     /// Whether the file has one array, which has no name: any key is answered with it.
-    fn is_nameless(&self) -> bool;
+    fn is_nameless(&self) -> bool {
+        true
+    }
     /// Whether a key that is none of the [`keys`](Self::keys) is, or leads through, a link of the file.
     fn is_link(&self, _key: &str) -> bool {
         false
@@ -49,7 +58,7 @@ pub(crate) trait ArrayFile: Send {
 pub(crate) struct Opened {
     pub(crate) shape: Vec<usize>,
     pub(crate) element: Element,
-    pub(crate) stored: Stored,
+    pub(crate) stored: StorageLayout,
     /// Bytes of an element in the file, uncompressed.
     pub(crate) stored_size: usize,
     pub(crate) array: Box<dyn StoredArray>,

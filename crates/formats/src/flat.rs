@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
-use crate::array::{Opened, Stored, StoredArray};
+use crate::array::{Opened, StorageLayout, StoredArray};
 use crate::element::{Element, Elements};
 use crate::read_error::ReadError;
 
@@ -64,8 +64,8 @@ impl Flat {
         Ok(Opened {
             shape,
             stored: match &self.bytes {
-                Bytes::File { .. } => Stored::Contiguous,
-                Bytes::Stream { filter, .. } => Stored::Stream { filter },
+                Bytes::File { .. } => StorageLayout::Contiguous,
+                Bytes::Stream { filter, .. } => StorageLayout::Stream { filter },
             },
             stored_size: self.element.size(),
             element: self.element.clone(),

@@ -20,7 +20,7 @@ use partita_run::allocation::handling_failure;
 use rust_hdf5::format::FormatError;
 use rust_hdf5::{ByteOrder, DatatypeMessage, FillValue, H5Dataset, H5File, Hdf5Error};
 
-use crate::array::{ArrayFile, Opened, Stored, StoredArray};
+use crate::array::{ArrayFile, Opened, StorageLayout, StoredArray};
 use crate::element::{Element, Elements, each};
 use crate::error::DataError;
 use crate::flat::{Order, decode};
@@ -88,7 +88,7 @@ impl Hdf5File {
         let element = element_of(&guarded(|| array.datatype())?);
         let stored = guarded(|| stored_of(&array))?;
         let shape = array.shape();
-        if stored == Stored::Virtual && element.size() > 0 {
+        if stored == StorageLayout::Virtual && element.size() > 0 {
             let mapped = Mapped::open(&self.path, &array, &element, fill, depth)?;
             return Ok(Opened {
                 shape,
@@ -129,7 +129,7 @@ impl Hdf5File {
 
     /// Refuses an array larger than its file can hold: a truncated file, or damaged extents that
     /// would make readers allocate without bounds.
-    fn check_room(&self, array: &H5Dataset, stored: &Stored) -> Result<(), ReadError> {
+    fn check_room(&self, array: &H5Dataset, stored: &StorageLayout) -> Result<(), ReadError> {
         let size = |extents: &[usize]| {
             extents
                 .iter()
@@ -138,8 +138,11 @@ impl Hdf5File {
                 })
         };
         let chunk = match stored {
-            Stored::Chunked { chunk, .. } => chunk.as_slice(),
-            Stored::Contiguous | Stored::Compact | Stored::Virtual | Stored::Stream { .. } => &[],
+            StorageLayout::Chunked { chunk, .. } => chunk.as_slice(),
+            StorageLayout::Contiguous
+            | StorageLayout::Compact
+            | StorageLayout::Virtual
+            | StorageLayout::Stream { .. } => &[],
         };
         let claimed = size(&array.shape()).and_then(|whole| Some(whole.max(size(chunk)?)));
         let Some(factor) = packing(stored) else {
@@ -507,12 +510,12 @@ fn described(datatype: &DatatypeMessage) -> String {
     }
 }
 
-fn stored_of(array: &H5Dataset) -> rust_hdf5::Result<Stored> {
+fn stored_of(array: &H5Dataset) -> rust_hdf5::Result<StorageLayout> {
     Ok(match array.storage_layout()? {
-        rust_hdf5::StorageLayout::Contiguous => Stored::Contiguous,
-        rust_hdf5::StorageLayout::Compact => Stored::Compact,
-        rust_hdf5::StorageLayout::Virtual => Stored::Virtual,
-        rust_hdf5::StorageLayout::Chunked => Stored::Chunked {
+        rust_hdf5::StorageLayout::Contiguous => StorageLayout::Contiguous,
+        rust_hdf5::StorageLayout::Compact => StorageLayout::Compact,
+        rust_hdf5::StorageLayout::Virtual => StorageLayout::Virtual,
+        rust_hdf5::StorageLayout::Chunked => StorageLayout::Chunked {
             chunk: array.chunk_dims().unwrap_or_default(),
             filters: array
                 .filters()?
@@ -526,11 +529,11 @@ fn stored_of(array: &H5Dataset) -> rust_hdf5::Result<Stored> {
 /// Bytes of values that a byte of file can hold at most; `None` where there is no bound.
 ///
 /// Source: RFC 1951: a deflate block codes at most 258 bytes in two bits, 1032 to 1.
-fn packing(stored: &Stored) -> Option<u64> {
+fn packing(stored: &StorageLayout) -> Option<u64> {
     match stored {
-        Stored::Contiguous | Stored::Compact => Some(1),
-        Stored::Virtual | Stored::Stream { .. } => None,
-        Stored::Chunked { filters, .. } => {
+        StorageLayout::Contiguous | StorageLayout::Compact => Some(1),
+        StorageLayout::Virtual | StorageLayout::Stream { .. } => None,
+        StorageLayout::Chunked { filters, .. } => {
             filters
                 .iter()
                 .try_fold(1, |factor, filter| match filter.as_str() {

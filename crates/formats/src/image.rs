@@ -12,10 +12,9 @@ use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
 use self::orientation::{of_exif, upright};
-use crate::array::{ArrayFile, Opened, Stored, StoredArray};
+use crate::array::{ArrayFile, Opened, StorageLayout, StoredArray};
 use crate::element::{Element, Elements};
 use crate::flat::{Order, decode, for_runs};
-use crate::npy::ONLY;
 use crate::read_error::ReadError;
 
 /// The first bytes of a PNG file.
@@ -39,14 +38,6 @@ pub struct Image {
 }
 
 impl ArrayFile for ImageFile {
-    fn keys(&self) -> Vec<String> {
-        vec![ONLY.to_owned()]
-    }
-
-    fn is_nameless(&self) -> bool {
-        true
-    }
-
     fn array(&self, _: &str, _: bool) -> Result<Opened, ReadError> {
         let image = read(&self.0)?;
         let element = match image.elements {
@@ -55,7 +46,7 @@ impl ArrayFile for ImageFile {
         };
         Ok(Opened {
             shape: image.shape.to_vec(),
-            stored: Stored::Stream { filter: "image" },
+            stored: StorageLayout::Stream { filter: "image" },
             stored_size: element.size(),
             element,
             array: Box::new(image),

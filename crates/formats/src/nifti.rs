@@ -12,7 +12,6 @@ use flate2::read::MultiGzDecoder;
 use crate::array::{ArrayFile, Opened, StoredArray};
 use crate::element::{Element, Elements};
 use crate::flat::{Bytes, DEFLATE_FACTOR, Flat, Order};
-use crate::npy::ONLY;
 use crate::read_error::ReadError;
 
 /// Size of the longer header.
@@ -59,14 +58,6 @@ pub(crate) fn is_header(head: &[u8]) -> bool {
 }
 
 impl ArrayFile for NiftiFile {
-    fn keys(&self) -> Vec<String> {
-        vec![ONLY.to_owned()]
-    }
-
-    fn is_nameless(&self) -> bool {
-        true
-    }
-
     fn array(&self, _: &str, _: bool) -> Result<Opened, ReadError> {
         let file = File::open(&self.path)?;
         let length = file.metadata()?.len();

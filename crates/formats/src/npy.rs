@@ -18,9 +18,6 @@ pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
 /// Longest header that is read; numpy's own limit is 10,000 characters.
 const HEADER_BYTES_MAX: usize = 1 << 16;
 
-/// The name that the array of a file without names has here.
-pub(crate) const ONLY: &str = "array";
-
 /// A file with one array.
 pub(crate) struct NpyFile(PathBuf);
 
@@ -31,14 +28,6 @@ impl NpyFile {
 }
 
 impl ArrayFile for NpyFile {
-    fn keys(&self) -> Vec<String> {
-        vec![ONLY.to_owned()]
-    }
-
-    fn is_nameless(&self) -> bool {
-        true
-    }
-
     fn array(&self, _: &str, _: bool) -> Result<Opened, ReadError> {
         let mut file = File::open(&self.0)?;
         let header = Header::read(&mut file)?;

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::array::Stored;
+use crate::array::StorageLayout;
 use crate::element::Elements;
 use crate::error::DataError;
 use crate::source_file::SourceArray;
@@ -46,7 +46,7 @@ pub fn read(
 
 /// The innermost dim that the box cuts, if whole rows of it are short.
 fn cut_dim(array: &SourceArray, width: usize, ranges: &[(usize, usize)]) -> Option<usize> {
-    if array.stored != Stored::Contiguous || ranges.iter().any(|&(_, count)| count == 0) {
+    if array.stored != StorageLayout::Contiguous || ranges.iter().any(|&(_, count)| count == 0) {
         return None;
     }
     let shape = &array.shape;

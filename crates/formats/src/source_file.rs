@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use partita_space::near;
 
-use crate::array::{ArrayFile, Stored, StoredArray};
+use crate::array::{ArrayFile, StorageLayout, StoredArray};
 use crate::detect;
 use crate::element::{Element, Elements};
 use crate::error::DataError;
@@ -29,7 +29,7 @@ pub struct SourceArray {
     /// Type of its elements.
     pub element: Element,
     /// How it lies in the file.
-    pub stored: Stored,
+    pub stored: StorageLayout,
     /// Bytes of an element in the file, uncompressed.
     pub stored_size: usize,
     array: Box<dyn StoredArray>,
@@ -236,15 +236,15 @@ impl SourceArray {
             return (0, 0);
         }
         match &self.stored {
-            Stored::Contiguous | Stored::Compact => {
+            StorageLayout::Contiguous | StorageLayout::Compact => {
                 (slab::runs(&self.shape, starts_counts), elements)
             }
-            Stored::Chunked { chunk, .. } => {
+            StorageLayout::Chunked { chunk, .. } => {
                 let pieces = slab::chunks(chunk, starts_counts);
                 (pieces, pieces * chunk.iter().product::<usize>() as u64)
             }
-            Stored::Virtual => (1, elements),
-            Stored::Stream { .. } => {
+            StorageLayout::Virtual => (1, elements),
+            StorageLayout::Stream { .. } => {
                 let last = |(&(start, count), &extent): (&(usize, usize), &usize)| {
                     ((start + count - 1) as u64, extent as u64)
                 };

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
-use crate::array::{ArrayFile, Opened, Stored, StoredArray};
+use crate::array::{ArrayFile, Opened, StorageLayout, StoredArray};
 use crate::checksum::crc32c;
 use crate::element::{Element, Elements};
 use crate::flat::{DEFLATE_FACTOR, Order, decode, for_runs};
@@ -281,7 +281,7 @@ impl ArrayFile for TfRecordFile {
             Kind::Floats | Kind::Integers => shape.push(length),
         }
         Ok(Opened {
-            stored: Stored::Stream {
+            stored: StorageLayout::Stream {
                 filter: if self.is_gzipped { "gzip" } else { "records" },
             },
             stored_size: element.size(),

@@ -13,11 +13,10 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::array::{ArrayFile, Opened, Stored, StoredArray};
+use crate::array::{ArrayFile, ONLY, Opened, StorageLayout, StoredArray};
 use crate::codec::Codec;
 use crate::element::{Element, Elements, each};
 use crate::flat::{Order, decode, numpy_type};
-use crate::npy::ONLY;
 use crate::read_error::ReadError;
 use crate::zarr::shard::Shards;
 
@@ -110,7 +109,7 @@ impl ArrayFile for ZarrStore {
         array.check()?;
         Ok(Opened {
             shape: array.shape.clone(),
-            stored: Stored::Chunked {
+            stored: StorageLayout::Chunked {
                 chunk: array.chunk.clone(),
                 filters: array
                     .codecs

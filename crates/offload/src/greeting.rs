@@ -47,14 +47,14 @@ impl fmt::Display for Role {
 
 /// A setting in which both sides must agree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Setting {
+pub struct SharedSetting {
     /// Its name, as a key of the run file where it is one.
     pub name: String,
     /// Its value.
     pub value: String,
 }
 
-impl Setting {
+impl SharedSetting {
     /// A setting with the text of its value.
     pub fn new(name: &str, value: impl fmt::Display) -> Self {
         Self {
@@ -72,7 +72,7 @@ pub struct Hello {
     /// Who it is, like `rank 0 of 4`.
     pub trainer: String,
     /// The settings of its run, in the order in which they are compared.
-    pub settings: Vec<Setting>,
+    pub settings: Vec<SharedSetting>,
 }
 
 /// What the other side answers.
@@ -134,12 +134,12 @@ pub enum JoinError {
 }
 
 /// The first setting in which two sides differ, in words. Settings that one side lacks differ.
-pub fn difference(role: Role, own: &[Setting], trainer: &[Setting]) -> Option<String> {
-    let value = |all: &[Setting], name: &str| {
+pub fn difference(role: Role, own: &[SharedSetting], trainer: &[SharedSetting]) -> Option<String> {
+    let value = |all: &[SharedSetting], name: &str| {
         let found = all.iter().find(|one| one.name == name);
         found.map_or_else(|| "not set".to_owned(), |one| one.value.clone())
     };
-    let differs = |one: &&Setting| value(own, &one.name) != value(trainer, &one.name);
+    let differs = |one: &&SharedSetting| value(own, &one.name) != value(trainer, &one.name);
     let first = own.iter().chain(trainer).find(differs)?;
     let name = &first.name;
     Some(format!(
@@ -292,9 +292,15 @@ mod tests {
 
     #[test]
     fn the_first_difference_is_named() {
-        let own = [Setting::new("model", "a"), Setting::new("seed", 1)];
+        let own = [
+            SharedSetting::new("model", "a"),
+            SharedSetting::new("seed", 1),
+        ];
         assert_eq!(difference(Role::Loader, &own, &own), None);
-        let other = [Setting::new("model", "a"), Setting::new("seed", 2)];
+        let other = [
+            SharedSetting::new("model", "a"),
+            SharedSetting::new("seed", 2),
+        ];
         let text = difference(Role::Loader, &own, &other).unwrap();
         assert!(
             text.starts_with("seed is 1 at the loader, and 2 at the trainer"),

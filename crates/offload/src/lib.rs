@@ -21,7 +21,7 @@ mod validator;
 
 pub use address::{Address, AddressError, Listener, Stream};
 pub use greeting::{
-    Greeted, Hello, JoinError, Role, Setting, difference, greet, join, turn_away, welcome,
+    Greeted, Hello, JoinError, Role, SharedSetting, difference, greet, join, turn_away, welcome,
 };
 pub use loader::{Served, serve_pieces};
 pub use message::{LIST_BYTES_MAX, MESSAGE_BYTES_MAX, receive, receive_up_to, send};

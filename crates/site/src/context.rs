@@ -11,7 +11,7 @@ use partita_mpi::OnTimeout;
 use partita_onednn::{NAME, OneDnn};
 use partita_program::{Configuration, Menu};
 use partita_space::Seconds;
-use partita_tune::{Catalog, CatalogMenu, Measurements, Setting};
+use partita_tune::{Catalog, CatalogMenu, Conditions, Measurements};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -131,10 +131,11 @@ impl Context {
     }
 
     /// The measurements under a setting, those of oneDNN in its present version included.
-    pub fn measurements(&self, setting: &Setting) -> Measurements {
+    pub fn measurements(&self, setting: &Conditions) -> Measurements {
         let mut all = self.times.measurements(setting, &*self.progress);
         // Where nothing of it was measured, it is not loaded.
-        let is_onednn = |other: &Setting| other.backend.starts_with(&onednn_backend(setting, ""));
+        let is_onednn =
+            |other: &Conditions| other.backend.starts_with(&onednn_backend(setting, ""));
         let may_have =
             self.onednn.is_loaded() || self.times.has_setting(is_onednn, &*self.progress);
         if may_have && let Some(own) = self.onednn_setting(setting) {
@@ -150,9 +151,9 @@ impl Context {
     }
 
     /// Under which the times of kernels are kept that the library computes; none if there is no library.
-    fn onednn_setting(&self, setting: &Setting) -> Option<Setting> {
+    fn onednn_setting(&self, setting: &Conditions) -> Option<Conditions> {
         let version = self.onednn.library().ok()?.version.to_string();
-        Some(Setting {
+        Some(Conditions {
             backend: onednn_backend(setting, &version),
             ..setting.clone()
         })
@@ -187,7 +188,7 @@ impl Context {
     }
 
     /// Keeps measurements under a setting, and those of oneDNN under one that has its version.
-    pub fn keep_measurements(&self, setting: &Setting, new: &Measurements) {
+    pub fn keep_measurements(&self, setting: &Conditions, new: &Measurements) {
         let is_onednn = |algorithm: &str| {
             let configuration = algorithm.parse::<Configuration>();
             configuration.is_ok_and(|it| it.uses(NAME))
@@ -216,6 +217,6 @@ impl Context {
 }
 
 /// The backend of times of the library beside those of other kernels.
-fn onednn_backend(setting: &Setting, version: &str) -> String {
+fn onednn_backend(setting: &Conditions, version: &str) -> String {
     format!("{}, oneDNN {version}", setting.backend)
 }

@@ -3,7 +3,7 @@
 use crate::host::Host;
 use crate::kernel_set::{KernelSet, cores};
 use partita_cpu::Level;
-use partita_tune::Setting;
+use partita_tune::Conditions;
 
 /// Most ranks of one thread that share a core while they are measured.
 const RANKS_PER_CORE: usize = 4;
@@ -53,9 +53,9 @@ impl Ranks {
 }
 
 /// The conditions under which kernels of ranks on this machine are measured, with all of them at work.
-pub fn setting(level: Level, kernels: KernelSet, ranks: &Ranks) -> Setting {
+pub fn setting(level: Level, kernels: KernelSet, ranks: &Ranks) -> Conditions {
     let host = Host::local(level);
-    Setting {
+    Conditions {
         processor: host.processor.clone().unwrap_or_default(),
         cores: ranks.cores.len(),
         simd: host.simd.to_owned(),

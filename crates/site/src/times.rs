@@ -3,7 +3,7 @@
 //! A process has one instance, so earlier measurements are found even if the file cannot be written.
 
 use crate::progress::{Event, Progress};
-use partita_tune::{Database, Measurements, Setting, TuneError, scratch};
+use partita_tune::{Conditions, Database, Measurements, TuneError, scratch};
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -40,17 +40,21 @@ impl Times {
     }
 
     /// The measurements under a setting.
-    pub fn measurements(&self, setting: &Setting, progress: &dyn Progress) -> Measurements {
+    pub fn measurements(&self, setting: &Conditions, progress: &dyn Progress) -> Measurements {
         self.with(progress, |database| database.measurements(setting))
     }
 
     /// Whether there are measurements under a setting of this kind in the file.
-    pub fn has_setting(&self, is_it: impl Fn(&Setting) -> bool, progress: &dyn Progress) -> bool {
+    pub fn has_setting(
+        &self,
+        is_it: impl Fn(&Conditions) -> bool,
+        progress: &dyn Progress,
+    ) -> bool {
         self.with(progress, |database| database.settings().iter().any(is_it))
     }
 
     /// Adds measurements under a setting, and writes the file.
-    pub fn keep(&self, setting: &Setting, new: &Measurements, progress: &dyn Progress) {
+    pub fn keep(&self, setting: &Conditions, new: &Measurements, progress: &dyn Progress) {
         self.with(progress, |database| database.keep(setting, new));
     }
 

@@ -10,7 +10,7 @@
 
 use crate::store::{Failure, Store};
 use crate::tables::{self, Conflict};
-use crate::{KernelKey, KernelTime, Measurements, Setting, TuneError};
+use crate::{Conditions, KernelKey, KernelTime, Measurements, TuneError};
 use partita_oracle::LinkTimes;
 use partita_space::{Bytes, Seconds};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,16 +30,16 @@ pub struct Database {
     /// Times that this process has read or measured.
     known: Settings,
     /// Settings whose times in the file are known, or could not be read since the last write.
-    loaded: BTreeSet<Setting>,
+    loaded: BTreeSet<Conditions>,
     /// Those that could not be read.
-    unread: Vec<Setting>,
+    unread: Vec<Conditions>,
     /// Times measured by this process.
     own: Settings,
     is_writable: bool,
     warnings: Vec<TuneError>,
 }
 
-type Settings = BTreeMap<Setting, Measurements>;
+type Settings = BTreeMap<Conditions, Measurements>;
 
 /// What the file of measured times cannot hold.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +61,7 @@ pub(crate) enum NotStorable {
     Time(Seconds),
 }
 
-impl Setting {
+impl Conditions {
     /// Errors: numbers that no column holds.
     pub(crate) fn check(&self) -> Result<(), NotStorable> {
         let numbers = [self.cores, self.ranks, self.at_work, self.threads];
@@ -229,7 +229,7 @@ impl Database {
 
     /// The measurements under a setting, which are read when they are first asked for. Until the next
     /// [`keep`](Self::keep) they stay the same, whatever other processes write.
-    pub fn measurements(&mut self, setting: &Setting) -> Measurements {
+    pub fn measurements(&mut self, setting: &Conditions) -> Measurements {
         if !self.loaded.contains(setting) {
             let read = self.with_store(|store, _| store.read(|tx| Ok(tables::read(tx, setting)?)));
             match read {
@@ -244,7 +244,7 @@ impl Database {
     }
 
     /// The settings with measurements in the file, in order.
-    pub fn settings(&mut self) -> Vec<Setting> {
+    pub fn settings(&mut self) -> Vec<Conditions> {
         let read = self.with_store(|store, _| store.read(|tx| Ok(tables::settings(tx)?)));
         read.unwrap_or_default()
     }
@@ -272,7 +272,7 @@ impl Database {
     /// too, since another process may replace or remove the file at any time, and adds to the file those that it
     /// lacks. If another process holds the lock, they are written with the next ones. If the file cannot be
     /// written, the database continues in memory, with a warning.
-    pub fn keep(&mut self, setting: &Setting, new: &Measurements) {
+    pub fn keep(&mut self, setting: &Conditions, new: &Measurements) {
         let checked = setting.check().and_then(|()| new.check());
         if let (Err(reason), Some(store)) = (checked, &self.store) {
             self.warnings.push(store.not_kept(&reason));
@@ -310,7 +310,7 @@ impl Database {
 
     /// Adds times of the file. The time of a kernel does not change while the process lives; the file only adds
     /// others.
-    fn load(&mut self, setting: &Setting, of_file: Measurements) {
+    fn load(&mut self, setting: &Conditions, of_file: Measurements) {
         let known = self.known.entry(setting.clone()).or_default();
         let earlier = std::mem::replace(known, of_file);
         known.merge(&earlier);

@@ -39,7 +39,7 @@ pub use links::{
 };
 pub use load::measure_load;
 pub use measure::{KernelMaker, KernelTime, Options, measure, median_of_passes};
-pub use measurements::{Measurements, Setting};
+pub use measurements::{Conditions, Measurements};
 pub use partita_oracle::{LinkSizes, LinkTimes, TransferTime};
 pub use store::scratch;
 pub use stream::measure_memory;

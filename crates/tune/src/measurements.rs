@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// The conditions of a measurement. Times of different settings are never mixed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Setting {
+pub struct Conditions {
     /// Model name of the processor.
     pub processor: String,
     /// Cores available to the process.

@@ -2,7 +2,7 @@
 //!
 //! | table | a row is | key |
 //! |---|---|---|
-//! | `settings` | the conditions of measurements ([`Setting`]) | all of them |
+//! | `settings` | the conditions of measurements ([`Conditions`]) | all of them |
 //! | `shapes` | features of a kernel ([`Features`]), which do not depend on the setting | signature |
 //! | `kernels` | seconds of a kernel, and bytes of its workspace if known | setting, shape, algorithm |
 //! | `links` | one size of a message or collective | setting, operation, members, point |
@@ -10,7 +10,7 @@
 //!
 //! `PRAGMA user_version` is the format, `PRAGMA application_id` says that the database is of this program.
 
-use crate::{KernelKey, KernelTime, Measurements, Setting};
+use crate::{Conditions, KernelKey, KernelTime, Measurements};
 use partita_oracle::{Features, LinkTimes, TransferTime};
 use partita_space::{Bytes, Seconds};
 use rusqlite::{Row, Statement, Transaction, params};
@@ -191,10 +191,10 @@ pub(crate) fn create(tx: &Transaction<'_>) -> rusqlite::Result<()> {
 }
 
 /// All settings, in order.
-pub(crate) fn settings(tx: &Transaction<'_>) -> rusqlite::Result<Vec<Setting>> {
+pub(crate) fn settings(tx: &Transaction<'_>) -> rusqlite::Result<Vec<Conditions>> {
     let mut of_file = tx.prepare(&format!("SELECT {COLUMNS_OF_SETTING} FROM settings"))?;
     let setting = |row: &Row<'_>| {
-        Ok(Setting {
+        Ok(Conditions {
             processor: row.get(0)?,
             cores: row.get(1)?,
             simd: row.get(2)?,
@@ -204,13 +204,13 @@ pub(crate) fn settings(tx: &Transaction<'_>) -> rusqlite::Result<Vec<Setting>> {
             threads: row.get(6)?,
         })
     };
-    let mut all: Vec<Setting> = of_file.query_map([], setting)?.collect::<Result<_, _>>()?;
+    let mut all: Vec<Conditions> = of_file.query_map([], setting)?.collect::<Result<_, _>>()?;
     all.sort();
     Ok(all)
 }
 
 /// The measurements under a setting.
-pub(crate) fn read(tx: &Transaction<'_>, setting: &Setting) -> rusqlite::Result<Measurements> {
+pub(crate) fn read(tx: &Transaction<'_>, setting: &Conditions) -> rusqlite::Result<Measurements> {
     let mut all = Measurements::default();
     let Some(id) = id_of_setting(tx, setting)? else {
         return Ok(all);
@@ -253,7 +253,7 @@ pub(crate) fn read(tx: &Transaction<'_>, setting: &Setting) -> rusqlite::Result<
 /// Writes measurements under a setting. Kernels without features are left out.
 pub(crate) fn write(
     tx: &Transaction<'_>,
-    setting: &Setting,
+    setting: &Conditions,
     new: &Measurements,
     conflict: Conflict,
 ) -> rusqlite::Result<()> {
@@ -399,8 +399,8 @@ impl<'t> Points<'t> {
     }
 }
 
-fn params_of_setting(setting: &Setting) -> [&dyn rusqlite::ToSql; 7] {
-    let Setting {
+fn params_of_setting(setting: &Conditions) -> [&dyn rusqlite::ToSql; 7] {
+    let Conditions {
         processor,
         cores,
         simd,
@@ -412,7 +412,7 @@ fn params_of_setting(setting: &Setting) -> [&dyn rusqlite::ToSql; 7] {
     [processor, cores, simd, backend, ranks, at_work, threads]
 }
 
-fn id_of_setting(tx: &Transaction<'_>, setting: &Setting) -> rusqlite::Result<Option<i64>> {
+fn id_of_setting(tx: &Transaction<'_>, setting: &Conditions) -> rusqlite::Result<Option<i64>> {
     let mut find = tx.prepare_cached(
         "SELECT id FROM settings WHERE processor = ?1 AND cores = ?2 AND simd = ?3 AND backend = ?4
          AND ranks = ?5 AND at_work = ?6 AND threads = ?7",

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use partita_formats::DataError;
 
 use crate::convert::ConvertSpec;
-use crate::convert::source_files::{Candidate, ENDS};
+use crate::convert::source_files::{ENDS, FoundFile};
 use crate::convert::task::Task;
 use crate::split::Split;
 
@@ -19,7 +19,7 @@ const DIGITS: usize = 4;
 /// What a sample is made of.
 pub(super) struct Case {
     /// The image, or that of channel 0; `below` is the path without the number of a channel.
-    pub(super) image: Candidate,
+    pub(super) image: FoundFile,
     /// Images of further channels, in order.
     pub(super) more: Vec<PathBuf>,
     pub(super) labels: Option<PathBuf>,
@@ -39,19 +39,19 @@ pub(super) struct Cases {
 }
 
 /// Images by the name of their case and the end of their names, then by the number of their channel.
-type Numbered = BTreeMap<(String, String), BTreeMap<usize, Candidate>>;
+type Numbered = BTreeMap<(String, String), BTreeMap<usize, FoundFile>>;
 
 /// A folder of images, and what was found for it.
 struct Folder<'f> {
     path: &'f Path,
     name: &'f str,
     task: Option<Task>,
-    files: Vec<Candidate>,
+    files: Vec<FoundFile>,
 }
 
 impl Cases {
     /// Errors: images without labels, cases without all channels, tasks that differ.
-    pub(super) fn of(files: Vec<Candidate>, asked: &ConvertSpec) -> Result<Self, DataError> {
+    pub(super) fn of(files: Vec<FoundFile>, asked: &ConvertSpec) -> Result<Self, DataError> {
         let mut cases = Self {
             are_alone: asked.no_targets,
             ..Self::default()
@@ -59,7 +59,7 @@ impl Cases {
         let order: BTreeMap<PathBuf, usize> = (files.iter().map(|file| file.path.clone()))
             .zip(0..)
             .collect();
-        let mut folders: BTreeMap<PathBuf, Vec<Candidate>> = BTreeMap::new();
+        let mut folders: BTreeMap<PathBuf, Vec<FoundFile>> = BTreeMap::new();
         for file in files {
             let folder = file.path.parent().map(Path::to_path_buf);
             folders
@@ -245,7 +245,7 @@ impl Folder<'_> {
         &self,
         case: &str,
         end: &str,
-        mut channels: BTreeMap<usize, Candidate>,
+        mut channels: BTreeMap<usize, FoundFile>,
         count: usize,
         split: Option<Split>,
     ) -> Result<Case, DataError> {
@@ -287,12 +287,12 @@ impl Folder<'_> {
             });
         }
         let labels = self.labels(&format!("{case}{end}"));
-        let mut images: Vec<Candidate> = (0..count)
+        let mut images: Vec<FoundFile> = (0..count)
             .filter_map(|channel| channels.remove(&channel))
             .collect();
         let first = images.remove(0);
         Ok(Case {
-            image: Candidate {
+            image: FoundFile {
                 below: first.below.with_file_name(format!("{case}{end}")),
                 path: first.path,
             },

@@ -32,7 +32,7 @@ const ENDS_UNREAD: [&str; 18] = [
 const DEPTH_MAX: usize = 16;
 
 /// A file, and its path below the source it was found in.
-pub(super) struct Candidate {
+pub(super) struct FoundFile {
     pub(super) path: PathBuf,
     pub(super) below: PathBuf,
 }
@@ -41,7 +41,7 @@ pub(super) struct Candidate {
 pub(super) type Unread = std::collections::BTreeMap<&'static str, usize>;
 
 /// All files of the sources, and those that are not read.
-pub(super) fn files_of(asked: &ConvertSpec) -> Result<(Vec<Candidate>, Unread), DataError> {
+pub(super) fn files_of(asked: &ConvertSpec) -> Result<(Vec<FoundFile>, Unread), DataError> {
     let mut files = Vec::new();
     let mut unread = Unread::new();
     for source in &asked.sources {
@@ -55,7 +55,7 @@ pub(super) fn files_of(asked: &ConvertSpec) -> Result<(Vec<Candidate>, Unread), 
             walk(source, Path::new(""), 0, (&mut files, &mut unread))?;
         } else {
             let below = source.file_name().map(PathBuf::from).unwrap_or_default();
-            files.push(Candidate {
+            files.push(FoundFile {
                 path: source.clone(),
                 below,
             });
@@ -69,7 +69,7 @@ fn walk(
     folder: &Path,
     below: &Path,
     depth: usize,
-    (files, unread): (&mut Vec<Candidate>, &mut Unread),
+    (files, unread): (&mut Vec<FoundFile>, &mut Unread),
 ) -> Result<(), DataError> {
     let unopenable = |error: std::io::Error| DataError::Unopenable {
         path: folder.to_path_buf(),
@@ -99,7 +99,7 @@ fn walk(
         }
         let name = name.to_lowercase();
         if path.is_dir() || ENDS.iter().any(|end| name.ends_with(end)) {
-            files.push(Candidate { path, below: under });
+            files.push(FoundFile { path, below: under });
         } else if let Some(&end) = ENDS_UNREAD.iter().find(|end| name.ends_with(**end)) {
             *unread.entry(end).or_default() += 1;
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use partita_formats::{DataError, Elements, SourceArray, SourceFile, Stored};
+use partita_formats::{DataError, Elements, SourceArray, SourceFile, StorageLayout};
 use partita_space::Bytes;
 
 use super::{BLOCK_ELEMENTS, FileArray, FileSummary, ValueScope, array_summary, bytes_on_disk};
@@ -90,10 +90,11 @@ fn channel_dim(shape: &[usize]) -> Option<usize> {
 /// A stream is decoded from its beginning at each read, so that its boxes are larger.
 fn boxes(array: &SourceArray, scope: ValueScope) -> impl Iterator<Item = Vec<(usize, usize)>> {
     let most = match array.stored {
-        Stored::Stream { .. } => ValueScope::First.elements_max().min(scope.elements_max()),
-        Stored::Contiguous | Stored::Chunked { .. } | Stored::Compact | Stored::Virtual => {
-            BLOCK_ELEMENTS
-        }
+        StorageLayout::Stream { .. } => ValueScope::First.elements_max().min(scope.elements_max()),
+        StorageLayout::Contiguous
+        | StorageLayout::Chunked { .. }
+        | StorageLayout::Compact
+        | StorageLayout::Virtual => BLOCK_ELEMENTS,
     };
     let shape = array.shape.clone();
     // Dims inside `cut` are read whole, those outside one by one.

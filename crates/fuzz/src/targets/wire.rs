@@ -99,7 +99,7 @@ fn check_settings(hello: &Hello) {
     for role in [Role::Loader, Role::Validator] {
         assert_eq!(difference(role, &hello.settings, &hello.settings), None);
         let unlike = difference(role, &[], &hello.settings);
-        let is_set = |setting: &partita_offload::Setting| setting.value != "not set";
+        let is_set = |setting: &partita_offload::SharedSetting| setting.value != "not set";
         assert!(
             unlike.is_some() || !hello.settings.iter().any(is_set),
             "settings that one side lacks differ"

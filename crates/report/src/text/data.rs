@@ -3,7 +3,7 @@
 use crate::table::{Side, Table, write_pairs};
 use partita_data::{
     ArraySummary, ClassSummary, DatasetSummary, FileSummary, Inspected, Kind, SplitSummary,
-    StorageSummary, ValueStatistics,
+    StorageLayout, ValueStatistics,
 };
 use std::io::{self, Write};
 
@@ -305,13 +305,13 @@ fn write_arrays(arrays: &[ArraySummary], out: &mut dyn Write) -> io::Result<()> 
     ]);
     for array in arrays {
         let storage = match &array.storage {
-            StorageSummary::Contiguous => "contiguous".to_owned(),
-            StorageSummary::Chunked { chunk, filters } => {
+            StorageLayout::Contiguous => "contiguous".to_owned(),
+            StorageLayout::Chunked { chunk, filters } => {
                 format!("chunks of {chunk:?} {}", filters.join(" "))
             }
-            StorageSummary::Compact => "compact".to_owned(),
-            StorageSummary::Virtual => "virtual".to_owned(),
-            StorageSummary::Stream { filter } => format!("{filter} from end to end"),
+            StorageLayout::Compact => "compact".to_owned(),
+            StorageLayout::Virtual => "virtual".to_owned(),
+            StorageLayout::Stream { filter } => format!("{filter} from end to end"),
         };
         table.row(vec![
             array.key.clone(),

@@ -4,8 +4,8 @@ use super::*;
 use partita_oracle::Features;
 use std::fmt::Debug;
 
-pub(crate) fn setting(ranks: usize) -> Setting {
-    Setting {
+pub(crate) fn setting(ranks: usize) -> Conditions {
+    Conditions {
         processor: "Some CPU".to_owned(),
         cores: 2,
         simd: "AVX2".to_owned(),
@@ -63,7 +63,7 @@ pub(crate) fn opened(path: &Path) -> Database {
 
 /// What the file has under a setting.
 #[track_caller]
-pub(crate) fn stored(path: &Path, setting: &Setting) -> Measurements {
+pub(crate) fn stored(path: &Path, setting: &Conditions) -> Measurements {
     let mut database = opened(path);
     let all = database.measurements(setting);
     assert_no_warnings(&mut database);

@@ -163,7 +163,7 @@ fn times_of_a_library_belong_to_its_version() {
         [("cpu".to_owned(), Seconds(2.0))].into()
     );
     let version = with.processing(1).onednn.library().unwrap().version;
-    let own = partita_tune::Setting {
+    let own = partita_tune::Conditions {
         backend: format!("{}, oneDNN {version}", setting.backend),
         ..setting
     };

@@ -12,7 +12,7 @@ use partita_forecast::model;
 use partita_graph::Graph;
 use partita_input::{EvaluationCrops, PieceReader, Preparation, Preprocessing, Sampling};
 use partita_offload::{
-    Address, Greeted, Listener, Role, Secret, Served, Setting, Stream, difference, greet,
+    Address, Greeted, Listener, Role, Secret, Served, SharedSetting, Stream, difference, greet,
     serve_pieces, turn_away, welcome,
 };
 use partita_site::launch::Launch;
@@ -55,7 +55,7 @@ struct Service<'s> {
     graph: Graph,
     dataset: Dataset,
     sampling: Sampling,
-    settings: Vec<Setting>,
+    settings: Vec<SharedSetting>,
     secret: Secret,
     /// Connections, and those of them that have not greeted yet.
     open: AtomicUsize,

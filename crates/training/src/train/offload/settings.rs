@@ -4,11 +4,11 @@ use super::super::check;
 use super::super::run::Run;
 use partita_data::{Dataset, Split};
 use partita_graph::{Graph, text};
-use partita_offload::Setting;
+use partita_offload::SharedSetting;
 use sha2::{Digest, Sha256};
 
 /// The settings that determine the pieces of samples, in the order in which they are compared.
-pub fn of_samples(run: &Run, graph: &Graph, dataset: &Dataset) -> Vec<Setting> {
+pub fn of_samples(run: &Run, graph: &Graph, dataset: &Dataset) -> Vec<SharedSetting> {
     let counts = Split::ALL.map(|split| dataset.samples(split));
     let shapes = |split: Split| -> Vec<_> {
         let samples = 0..dataset.samples(split);
@@ -23,31 +23,34 @@ pub fn of_samples(run: &Run, graph: &Graph, dataset: &Dataset) -> Vec<Setting> {
         dataset.spec()
     );
     vec![
-        Setting::new("the version", env!("CARGO_PKG_VERSION")),
-        Setting::new(
+        SharedSetting::new("the version", env!("CARGO_PKG_VERSION")),
+        SharedSetting::new(
             "`data` (shape of samples)",
             format_args!("{:?}", dataset.shape()),
         ),
-        Setting::new("`data` (element type)", dataset.dtype().name()),
-        Setting::new("`data` (samples of each split)", format_args!("{counts:?}")),
-        Setting::new("`data` (targets)", format_args!("{:?}", dataset.targets())),
-        Setting::new("`data` (labels)", format_args!("{:?}", dataset.labels())),
-        Setting::new("`data` (digest of its index)", digest(&contents)),
-        Setting::new("`transform` or `augmentation`", run.samples.text()),
-        Setting::new(
+        SharedSetting::new("`data` (element type)", dataset.dtype().name()),
+        SharedSetting::new("`data` (samples of each split)", format_args!("{counts:?}")),
+        SharedSetting::new("`data` (targets)", format_args!("{:?}", dataset.targets())),
+        SharedSetting::new("`data` (labels)", format_args!("{:?}", dataset.labels())),
+        SharedSetting::new("`data` (digest of its index)", digest(&contents)),
+        SharedSetting::new("`transform` or `augmentation`", run.samples.text()),
+        SharedSetting::new(
             "`model` (how it reads samples)",
             format_args!("{:?}", check::accepted(run, graph)),
         ),
-        Setting::new("`model` (digest of its text)", digest(&text::print(graph))),
+        SharedSetting::new("`model` (digest of its text)", digest(&text::print(graph))),
     ]
 }
 
 /// The settings that determine a validation, in the order in which they are compared.
-pub fn of_validation(run: &Run, graph: &Graph, dataset: &Dataset) -> Vec<Setting> {
+pub fn of_validation(run: &Run, graph: &Graph, dataset: &Dataset) -> Vec<SharedSetting> {
     let mut all = of_samples(run, graph, dataset);
-    all.push(Setting::new("`batch` times `accumulate`", run.batch));
-    all.push(Setting::new("`precision`", run.precision.name()));
-    all.push(Setting::new("`kernels`", format_args!("{:?}", run.kernels)));
+    all.push(SharedSetting::new("`batch` times `accumulate`", run.batch));
+    all.push(SharedSetting::new("`precision`", run.precision.name()));
+    all.push(SharedSetting::new(
+        "`kernels`",
+        format_args!("{:?}", run.kernels),
+    ));
     all
 }
 
