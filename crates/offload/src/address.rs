@@ -1,5 +1,6 @@
 //! Addresses of processes, and byte streams between them.
 
+use partita_space::Help;
 use std::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -26,7 +27,7 @@ pub enum Address {
 
 /// A text that is no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no address; possible are HOST:PORT, like `{nearest}`, and unix:PATH")]
+#[error("`{text}` is no address{}", Help::possible("HOST:PORT and unix:PATH").code(nearest))]
 pub struct AddressError {
     text: String,
     nearest: String,
