@@ -173,5 +173,8 @@ fn instead(asked: &str, nearest: &Option<String>, option: Option<&str>) -> Optio
 }
 
 fn of_path(nearest: Option<&String>) -> Help {
-    Help::none().maybe_nearest(nearest.map(|name| format!("`{name}`, which comes along")))
+    match nearest {
+        Some(name) => Help::none().nearest(format_args!("`{name}`, which comes along")),
+        None => Help::advice("a name without `/` is looked up among the files that come along"),
+    }
 }

@@ -83,7 +83,7 @@ fn an_index_that_disagrees_with_the_files_is_refused() {
         "[4, 2, 6, 5, 8]",
     );
     refused("\"int16\"", "\"int32\"", "expected `int16` or `float32`");
-    refused("format = 1", "format = 9", "valid is format = 1");
+    refused("format = 1", "format = 9", "possible values: format = 1");
     refused("samples = 7", "samples = 8", "the splits list 7");
     refused("channels = 2", "chanels = 2", "chanels");
     refused(
@@ -94,7 +94,7 @@ fn an_index_that_disagrees_with_the_files_is_refused() {
     refused(
         "\"sigma_8\", ",
         "",
-        "key `unitPar` has shape [4, 4]; valid is [4, 3]",
+        "key `unitPar` has shape [4, 4]\nhelp: possible values: [4, 3]",
     );
 }
 

@@ -174,7 +174,7 @@ fn targets_of_more_samples_than_there_are_volumes_are_refused() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("`unitPar` has shape [3, 4]; valid is [1, 4] (N, targets)"),
+        error.contains("`unitPar` has shape [3, 4]\nhelp: possible values: [1, 4] (N, targets)"),
         "{error}"
     );
 }

@@ -307,7 +307,7 @@ fn the_element_type_holds_the_values_of_all_files() {
         &asked,
         &[
             "c1_0001.nii",
-            "holds float64; valid is int16; `--dtype float32`",
+            "holds float64\nhelp: possible values: int16; `--dtype float32`",
         ],
     );
 }

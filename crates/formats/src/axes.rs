@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use partita_space::Help;
 use serde::{Deserialize, Serialize};
 
 use crate::element::{Elements, each};
@@ -28,8 +29,10 @@ impl Default for DimOrder {
 /// A text that is no order of dims.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no order of dims; possible are the letters N (samples), C (channels), D, H and W, each at most once and W \
-     always, such as NCDHW, NDHWC or DHW"
+    "`{0}` is no order of dims{help}",
+    help = Help::possible(
+        "the letters N (samples), C (channels), D, H and W, each at most once and W always, such as NCDHW, NDHWC or DHW"
+    )
 )]
 pub struct NoDimOrder(String);
 

@@ -36,7 +36,7 @@ pub enum DataError {
         reason: String,
     },
     /// No file or folder at a path.
-    #[error("{path} does not exist; {valid}")]
+    #[error("{path} does not exist{}", Help::advice(valid))]
     Missing {
         /// The path.
         path: PathBuf,
@@ -80,7 +80,7 @@ pub enum DataError {
         nearest: Option<String>,
     },
     /// A key with the wrong number of dims.
-    #[error("{path}: key `{key}` has rank {} (shape {got:?}); valid is {expected}", .got.len())]
+    #[error("{path}: key `{key}` has rank {} (shape {got:?}){}", .got.len(), Help::possible(expected))]
     WrongRank {
         /// The file.
         path: PathBuf,
@@ -92,7 +92,7 @@ pub enum DataError {
         got: Vec<usize>,
     },
     /// A key with the right rank and the wrong extents.
-    #[error("{path}: key `{key}` has shape {got:?}; valid is {expected}")]
+    #[error("{path}: key `{key}` has shape {got:?}{}", Help::possible(expected))]
     WrongShape {
         /// The file.
         path: PathBuf,
@@ -104,7 +104,7 @@ pub enum DataError {
         got: Vec<usize>,
     },
     /// A key with an element type that is not supported there.
-    #[error("{path}: key `{key}` holds {got}; valid is {expected}")]
+    #[error("{path}: key `{key}` holds {got}{}", Help::possible(expected))]
     WrongDtype {
         /// The file.
         path: PathBuf,
@@ -188,9 +188,9 @@ pub enum DataError {
     NoClass(Box<NoClass>),
     /// A stored value that a network cannot be trained on.
     #[error(
-        "{path}: key `{key}`, sample {sample} of split {split}{}, {found}; valid is {expected}; \
-         mend the sample, leave it out, or choose another transform",
-        beside(.name)
+        "{path}: key `{key}`, sample {sample} of split {split}{}, {found}{}",
+        beside(.name),
+        Help::possible(expected).advise("mend the sample, leave it out, or choose another transform")
     )]
     Untrainable {
         /// The file.
@@ -451,7 +451,7 @@ pub enum DataError {
         found: String,
     },
     /// An invalid index file.
-    #[error("the index {path} is not valid: {found}; valid is {expected}")]
+    #[error("the index {path} is not valid: {found}{}", Help::possible(expected))]
     BadIndex {
         /// The index file.
         path: PathBuf,
@@ -469,7 +469,7 @@ pub enum DataError {
         found: String,
     },
     /// An invalid value given to a writer.
-    #[error("{what}: got {got}; valid is {expected}")]
+    #[error("{what}: got {got}{}", Help::possible(expected))]
     BadValue {
         /// What the value is for.
         what: &'static str,

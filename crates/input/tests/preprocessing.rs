@@ -522,7 +522,7 @@ fn what_cannot_be_prepared_or_augmented_is_refused_by_name() {
         "{constant}"
     );
     let none = Sampling::new(&dataset, Some(crops([4, 0, 6], None)), None).unwrap_err();
-    assert!(none.to_string().contains("nearest is [4, 1, 6]"), "{none}");
+    assert!(none.to_string().contains("such as [4, 1, 6]"), "{none}");
     let rotate = Augmentation {
         rotate: true,
         ..rest()

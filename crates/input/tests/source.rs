@@ -320,7 +320,7 @@ fn a_value_that_spoils_a_network_is_named_with_its_place() {
         "validation.h5",
         "key `full`, sample 0 of split validation, at (C, D, H, W) = (1, 4, 2, 3)",
         "9.96921e36",
-        "valid is a number between -1.8446744e19 and 1.8446744e19",
+        "possible values: a number between -1.8446744e19 and 1.8446744e19",
     ] {
         assert!(fill.contains(part), "`{part}` is not in: {fill}");
     }

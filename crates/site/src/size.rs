@@ -79,19 +79,17 @@ fn nearest_bytes(text: &str) -> Option<String> {
     let magnitude = number.filter(|number: &f64| !number.is_nan())?;
     // Without a unit, GiB is assumed.
     let meant = if unit.is_empty() { "GiB" } else { unit };
-    let mut units = UnitTable::BYTES.units();
-    // `G`, `Gi` and `GiByte` are GiB.
-    let binary = || {
-        let first = meant
-            .chars()
-            .next()
-            .filter(|first| "kKmMgGtT".contains(*first))?;
-        let rest = meant[1..].to_lowercase();
-        let is_known = ["", "i", "ibyte", "ibytes"].contains(&rest.as_str());
-        is_known.then(|| format!("{}iB", first.to_ascii_uppercase()))
+    let named = |name: &str| {
+        let mut units = UnitTable::BYTES.units();
+        units.find(|unit| unit.name.eq_ignore_ascii_case(name))
     };
-    let meant = binary().unwrap_or_else(|| meant.to_owned());
-    let unit = units.find(|unit| unit.name.eq_ignore_ascii_case(&meant))?;
+    // `G`, `Gi` and `GX` are GiB.
+    let binary = || {
+        let first = meant.chars().next();
+        let first = first.filter(|first| "kKmMgGtT".contains(*first))?;
+        named(&format!("{first}iB"))
+    };
+    let unit = named(meant).or_else(binary)?;
     let bytes = (magnitude * unit.factor()).round();
     Some(if bytes < 1.0 {
         "1B".to_owned()

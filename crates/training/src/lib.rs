@@ -22,4 +22,4 @@ pub use train::{
     TrainConfig, TrainData, TrainError, TrainRequest, Trained, Trainer, TrainingState, Utilization,
     ValidationResult, VolumeMode, WeightTensor, convert_weights, evaluate, infer, serve, train,
 };
-pub use weights::{KernelAxes, Selection, WeightNames, WeightsError};
+pub use weights::{KernelAxes, NoKernelAxes, Selection, WeightNames, WeightsError};

@@ -10,7 +10,7 @@ mod selection;
 mod tests;
 
 pub use error::WeightsError;
-pub use kernel_axes::KernelAxes;
+pub use kernel_axes::{KernelAxes, NoKernelAxes};
 pub use selection::Selection;
 
 use matching::{Matched, Matching, Summary};
@@ -490,7 +490,6 @@ fn renamed<'n>(old: &'n str, new: &'n str) -> (&'n str, &'n str) {
     }
 }
 
-fn closest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> String {
-    let found = nearest(name, names);
-    found.map_or_else(String::new, |found| format!("; nearest is `{found}`"))
+fn closest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<String> {
+    nearest(name, names).map(|found| format!("`{found}`"))
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use partita_formats::DataError;
+use partita_space::Help;
 use safetensors::Dtype;
 use serde::Deserialize;
 use serde_json::Value;
@@ -147,7 +148,8 @@ impl StateDictFile {
             Dtype::I64 | Dtype::I32 | Dtype::U8 | Dtype::I8 | Dtype::I16 => None,
             other => {
                 return Err(bad(format!(
-                    "tensor `{name}` holds {other:?}; possible are F32, F64, F16 and BF16"
+                    "tensor `{name}` holds {other:?}{}",
+                    Help::possible("F32, F64, F16 and BF16")
                 )));
             }
         };

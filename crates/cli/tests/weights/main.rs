@@ -390,7 +390,7 @@ fn weights_of_another_model_are_refused_by_name() {
     let text =
         case.refusal("weights import all.safetensors --model other.model --out x.safetensors");
     assert!(
-        text.contains("`k1.weight`") && text.contains("nearest is `c1.weight`, of the same shape"),
+        text.contains("`k1.weight`") && text.contains("help: try `c1.weight`, of the same shape"),
         "{text}"
     );
     // What is said works.

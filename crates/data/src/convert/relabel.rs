@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use partita_formats::{DataError, Samples};
+use partita_space::Help;
 
 use crate::classes::ClassSet;
 
@@ -22,9 +23,12 @@ pub struct LabelPair {
 /// A text that renames no label.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` renames no label; possible is FROM=TO with whole numbers from {min} to {max}, such as 255=1, or FROM=ignore",
-    min = i16::MIN,
-    max = i16::MAX
+    "`{0}` renames no label{help}",
+    help = Help::possible(format_args!(
+        "FROM=TO with whole numbers from {} to {}, such as 255=1, and FROM=ignore",
+        i16::MIN,
+        i16::MAX
+    ))
 )]
 pub struct NoLabelPair(String);
 

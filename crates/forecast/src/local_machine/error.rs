@@ -3,6 +3,7 @@
 use partita_oracle::{FitError, SimulateError};
 use partita_run::RunError;
 use partita_site::{ErrorKind, Fault, NoScratch};
+use partita_space::Help;
 use partita_tune::TuneError;
 use std::io;
 
@@ -12,8 +13,10 @@ pub enum LocalError {
     /// More ranks than can share its cores.
     #[error(
         "{ranks} ranks of {threads} thread(s) cannot be measured on this machine; up to {most} rank(s) of so many can, \
-         sharing its cores, and the nearest choice is {most}; for more ranks name another machine, like `--machine \
-         lassen`"
+         sharing its cores{}",
+        Help::none()
+            .nearest(most)
+            .advise("for more ranks name another machine, like `--machine lassen`")
     )]
     TooManyRanks {
         /// Requested ranks.

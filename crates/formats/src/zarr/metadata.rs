@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use half::f16;
+use partita_space::Help;
 use serde_json::Value;
 
 use crate::element::{Element, Elements};
@@ -44,9 +45,12 @@ pub(super) fn fill(value: &Value, element: &Element) -> Result<Option<Elements>,
     };
     let invalid = || {
         format!(
-            "its fill value {value} is no value of {}; possible are a number, \"NaN\", \"Infinity\", \"-Infinity\" and, \
-             for floats, the bits in hexadecimal (\"0x7fc00000\")",
-            element.name()
+            "its fill value {value} is no value of {}{}",
+            element.name(),
+            Help::possible(
+                "a number, \"NaN\", \"Infinity\", \"-Infinity\" and, for floats, the bits in hexadecimal \
+                 (\"0x7fc00000\")"
+            )
         )
     };
     found.map(Some).ok_or_else(|| invalid().into())

@@ -20,7 +20,7 @@ pub(super) fn check_crop(
         _ => crop[dim].max(1),
     });
     let reason = format!("volumes are D, H, W = {volume:?}");
-    let expected = format!("1 along dims in which they are 1, nearest is {nearest:?}");
+    let expected = format!("1 along dims in which they are 1, such as {nearest:?}");
     Err(refusal(
         dataset,
         "augmentation.crop",

@@ -21,8 +21,8 @@ use toml::de::{DeTable, DeValue};
 pub enum RunFileError {
     /// It cannot be read.
     #[error(
-        "{file} cannot be read: {source}; a run file is needed there{}",
-        Help::none().maybe_code(nearest.as_ref())
+        "{file} cannot be read: {source}{}",
+        Help::advice("a run file is needed there").maybe_code(nearest.as_ref())
     )]
     Unreadable {
         /// The file.

@@ -76,7 +76,11 @@ pub enum WeightsError {
         value: String,
     },
     /// A pattern fits no tensor.
-    #[error("{}: `{key}` names `{pattern}`, which fits no tensor{nearest}", file.display())]
+    #[error(
+        "{}: `{key}` names `{pattern}`, which fits no tensor{}",
+        file.display(),
+        Help::none().maybe_nearest(nearest.as_ref())
+    )]
     Pattern {
         /// The file.
         file: PathBuf,
@@ -84,8 +88,8 @@ pub enum WeightsError {
         key: &'static str,
         /// The pattern.
         pattern: String,
-        /// The nearest tensor.
-        nearest: String,
+        /// The nearest tensor, if there is one.
+        nearest: Option<String>,
     },
     /// A weight file does not name its model.
     #[error(
@@ -129,8 +133,9 @@ pub enum WeightsError {
     RunFile(String),
     /// Parameters of the model are not in the file.
     #[error(
-        "{} has no tensor `{tensor}`, which the model needs for `{parameter}`{others}; {advice}",
-        file.display()
+        "{} has no tensor `{tensor}`, which the model needs for `{parameter}`{others}{}",
+        file.display(),
+        Help::advice(advice).maybe_nearest(nearest.as_ref())
     )]
     Missing {
         /// The file.
@@ -139,27 +144,30 @@ pub enum WeightsError {
         tensor: String,
         /// Name of the parameter.
         parameter: String,
-        /// The nearest tensors of the file, of its shape if there are some, and the names of what else is missing.
-        others: String,
+        /// What else is missing, and whether tensors of its shape are left.
+        others: Box<str>,
+        /// The nearest tensors of the file, of its shape if there are some.
+        nearest: Option<Box<str>>,
         /// How to go on.
-        advice: String,
+        advice: Box<str>,
     },
     /// Tensors of the file are none of the model.
     #[error(
-        "{} has a tensor `{tensor}`, which the model does not have{nearest}{more}; {advice}",
-        file.display()
+        "{} has a tensor `{tensor}`, which the model does not have{more}{}",
+        file.display(),
+        Help::advice(advice).maybe_nearest(nearest.as_ref())
     )]
     Unexpected {
         /// The file.
         file: PathBuf,
         /// Name of the first in the file.
         tensor: String,
-        /// The nearest tensor of the model.
-        nearest: String,
+        /// The nearest tensor of the model, if there is one.
+        nearest: Option<Box<str>>,
         /// Names of the others.
-        more: String,
+        more: Box<str>,
         /// How to go on.
-        advice: String,
+        advice: Box<str>,
     },
     /// A tensor has another shape.
     #[error(

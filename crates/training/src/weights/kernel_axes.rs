@@ -1,5 +1,6 @@
 //! Along which dims of samples the kernels of a file lie.
 
+use partita_space::Help;
 use std::fmt;
 use std::str::FromStr;
 
@@ -7,18 +8,24 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelAxes(pub(super) String);
 
-impl FromStr for KernelAxes {
-    type Err = String;
+/// A text that is no order of dims.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no order of dims{help}",
+    help = Help::possible("D, H and W, each once, such as DHW or WHD, and HW or WH of images")
+)]
+pub struct NoKernelAxes(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for KernelAxes {
+    type Err = NoKernelAxes;
+
+    fn from_str(text: &str) -> Result<Self, NoKernelAxes> {
         let mut letters: Vec<char> = text.chars().collect();
         letters.sort_unstable();
         if [vec!['D', 'H', 'W'], vec!['H', 'W']].contains(&letters) {
             return Ok(Self(text.to_owned()));
         }
-        Err(format!(
-            "`{text}` is no order of dims; possible are D, H and W, each once, such as DHW or WHD, and HW or WH of images"
-        ))
+        Err(NoKernelAxes(text.to_owned()))
     }
 }
 

@@ -309,33 +309,36 @@ impl<'m> Matching<'m> {
             left.retain(|other| *other != next);
             alike.push(next);
         }
-        let (nearest, rename) = match alike.as_slice() {
+        let more_missing = listed(
+            "missing",
+            more.iter().map(|it| it.names[0].as_str()).collect(),
+        );
+        let (nearest, others, rename) = match alike.as_slice() {
             [] => {
                 let others = others.iter().map(|(name, _)| name.as_str());
-                let nearest = closest(name, others);
-                (
-                    format!("{nearest}, none of its shape {shape:?} is left"),
-                    String::new(),
-                )
+                let none = format!("; none of its shape {shape:?} is left");
+                (closest(name, others), more_missing + &none, String::new())
             }
             [first, more @ ..] => {
-                let mut text = format!("; nearest is `{first}`, of the same shape {shape:?}");
+                let mut text = format!("`{first}`, of the same shape {shape:?}");
                 let more: Vec<String> = more.iter().map(|name| format!("`{name}`")).collect();
                 if !more.is_empty() {
                     text += &format!(", as are {}", more.join(" and "));
                 }
-                (text, self.selection.rename_advice(renamed(first, name)))
+                let rename = self.selection.rename_advice(renamed(first, name));
+                (Some(text), more_missing, rename)
             }
         };
-        let others = more.iter().map(|wanted| wanted.names[0].as_str());
-        let all = [name.as_str()].into_iter().chain(others.clone());
+        let names = more.iter().map(|wanted| wanted.names[0].as_str());
+        let all = [name.as_str()].into_iter().chain(names);
         let layers = all.map(|name| name.rsplit_once('.').map_or(name, |(layer, _)| layer));
         WeightsError::Missing {
             file: self.file.to_owned(),
             tensor: name.clone(),
             parameter: first.parameter.name.clone(),
-            others: nearest + &listed("missing", others.collect()),
-            advice: self.selection.new_advice(&rename, layers),
+            others: others.into(),
+            nearest: nearest.map(Into::into),
+            advice: self.selection.new_advice(&rename, layers).into(),
         }
     }
 
@@ -366,10 +369,10 @@ impl<'m> Matching<'m> {
         let known = self.names();
         Err(WeightsError::Unexpected {
             file: self.file.to_owned(),
-            nearest: closest(name, known.iter().map(String::as_str)),
+            nearest: closest(name, known.iter().map(String::as_str)).map(Into::into),
             tensor: name.to_owned(),
-            more: listed("unexpected", unused.collect()),
-            advice: self.selection.skip_advice(name),
+            more: listed("unexpected", unused.collect()).into(),
+            advice: self.selection.skip_advice(name).into(),
         })
     }
 }

@@ -121,7 +121,7 @@ fn a_logarithm_of_what_has_none_is_called_so() {
         &[
             "validation.h5: key `full`, sample 1 of split validation, at (C, D, H, W) = (0, 0, 0, 0)",
             "log1p of -3 is not a number",
-            "valid is a number above -1",
+            "possible values: a number above -1",
         ],
     );
 }
