@@ -1,5 +1,5 @@
-//! Classes of equivalent ranks: the coarsest partition in which members have equal bodies and peers in equal
-//! classes.
+//! Classes of equivalent ranks: members have equal bodies, as bodies tell places and peers relative to a rank's own.
+//! In space these are the first ranks, the inner ones and the last along each dim, if all extents are even.
 //!
 //! Where layers run on some ranks only, all ranks of one part of the mini-batch are lowered, and equal bodies are
 //! found among them; ranks of other parts are lowered only where their part has another size.
@@ -251,68 +251,20 @@ struct Bundle<'m> {
 }
 
 impl Bundle<'_> {
-    /// A color for each coordinate; equal colors mean equal work and equal peers.
+    /// A color for each coordinate; equal colors mean equal work.
     fn colors(&self, network: &Network, storages: &Storages) -> Vec<usize> {
         let parts = self.mesh.parts(self.axes);
         let held = self.held(storages);
         let signatures: Vec<Signature> = (0..parts)
             .map(|i| self.signature(&self.coord(i), network, storages, &held))
             .collect();
-        let groups = self.subsets();
-        let mut colors = number(&signatures);
-        loop {
-            let around: Vec<Vec<usize>> = groups
-                .iter()
-                .map(|&group| self.numbers_of_groups(group, &colors))
-                .collect();
-            let refined: Vec<(usize, Vec<usize>)> = (0..parts)
-                .map(|i| {
-                    let peers = signatures[i].peers.iter().map(|&(_, peer)| colors[peer]);
-                    let groups = around.iter().map(|numbers| numbers[i]);
-                    (colors[i], peers.chain(groups).collect())
-                })
-                .collect();
-            let next = number(&refined);
-            if next == colors {
-                return colors;
-            }
-            colors = next;
-        }
+        number(&signatures)
     }
 
     fn coord(&self, part: usize) -> Coord {
         let mut coord = [0; 7];
         self.mesh.go_to_part(self.axes, part, &mut coord);
         coord
-    }
-
-    /// The proper subsets of the axes, over which collectives may run.
-    fn subsets(&self) -> Vec<AxisSet> {
-        let axes: Vec<Axis> = self.axes.iter().collect();
-        let chosen = |bits: usize| {
-            let members = axes.iter().enumerate();
-            AxisSet::of(
-                members
-                    .filter(|(at, _)| bits >> at & 1 == 1)
-                    .map(|(_, &axis)| axis),
-            )
-        };
-        (1..(1usize << axes.len()) - 1).map(chosen).collect()
-    }
-
-    /// For each coordinate a number that identifies the colors of its group along some axes.
-    fn numbers_of_groups(&self, group: AxisSet, colors: &[usize]) -> Vec<usize> {
-        let parts = 0..colors.len();
-        let first_of = |part: usize| {
-            let mut first = self.coord(part);
-            self.mesh.go_to_part(self.axes.within(group), 0, &mut first);
-            self.mesh.part_index(self.axes, &first)
-        };
-        let firsts: Vec<usize> = parts.clone().map(first_of).collect();
-        let mut members = vec![Vec::new(); colors.len()];
-        parts.for_each(|part| members[firsts[part]].push(colors[part]));
-        let numbers = number(&members);
-        firsts.into_iter().map(|first| numbers[first]).collect()
     }
 
     /// Whether a dim is split along the bundle.
@@ -369,8 +321,6 @@ impl Bundle<'_> {
                 }
             }
         }
-        signature.peers.sort_unstable();
-        signature.peers.dedup();
         signature
     }
 
@@ -404,8 +354,6 @@ impl Bundle<'_> {
         self.mesh.go_to_part(axes, part, &mut there);
         let step: [i64; 7] = std::array::from_fn(|axis| there[axis] as i64 - coord[axis] as i64);
         signature.numbers.extend(step);
-        let index = self.mesh.part_index(self.axes, &there);
-        signature.peers.push((step, index));
     }
 
     /// Adds a redistribution, forward and backward.
@@ -576,26 +524,9 @@ fn number<T: Hash + Eq>(items: &[T]) -> Vec<usize> {
 }
 
 /// Everything that lowering derives from one coordinate, relative to what the coordinate owns.
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq, Hash)]
 struct Signature {
     numbers: Vec<i64>,
-    /// Steps to every coordinate with which something is exchanged, ascending, and its number.
-    peers: Vec<([i64; 7], usize)>,
-}
-
-impl PartialEq for Signature {
-    /// Peers are equal if the offsets to them are, and these are among the numbers.
-    fn eq(&self, other: &Self) -> bool {
-        self.numbers == other.numbers
-    }
-}
-
-impl Eq for Signature {}
-
-impl Hash for Signature {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.numbers.hash(state);
-    }
 }
 
 impl Signature {

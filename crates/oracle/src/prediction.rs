@@ -41,6 +41,9 @@ pub struct Prediction {
     pub limits: Vec<String>,
     /// Participants of the simulation.
     pub classes: usize,
+    /// How many ranks were simulated, where inner ranks of a large mesh in space stand for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated_ranks: Option<usize>,
     /// What the costs are based on.
     pub basis: CostBasis,
     /// Precision of the layers. Ranks compute in f32, so others are predicted only.
@@ -122,6 +125,7 @@ impl Prediction {
             bottleneck: bottleneck(program, simulation),
             limits: limits(program, simulation),
             classes: simulation.participants.len(),
+            simulated_ranks: simulation.simulated_ranks,
             basis: simulation.basis,
             precision: precision::of_program(program, simulation.precision),
             kernel_bases: kernel_bases(simulation),

@@ -10,6 +10,7 @@
 mod category;
 mod classes;
 mod composition;
+mod contraction;
 mod costed_program;
 mod critical_path;
 mod engine;
@@ -25,6 +26,7 @@ pub use critical_path::Segment;
 use crate::cost::{CostBasis, CostError, Costs, KernelBasis};
 use crate::cost::{ScaledCosts, SpeedFactors};
 use crate::uncertainty::{PathSeconds, StepUncertainty};
+use contraction::Contraction;
 use costed_program::CostedProgram;
 use engine::Engine;
 use partita_cluster::LayerPrecision;
@@ -118,6 +120,8 @@ pub struct Simulation {
     pub path_latency: Seconds,
     /// How sure the makespan is.
     pub uncertainty: StepUncertainty,
+    /// How many ranks were simulated, where inner ranks of a large mesh in space stand for others.
+    pub simulated_ranks: Option<usize>,
     /// Participants, in the order of their ranks.
     pub participants: Vec<Participant>,
     /// Per participant, a trace for each step.
@@ -134,7 +138,9 @@ pub struct Simulation {
 /// Simulates `steps` steps of a program.
 ///
 /// In [`Mode::Classes`] the classes of the program are split until they are stable ([`refine`]), so
-/// that the result is that of [`Mode::Ranks`].
+/// that the result is that of [`Mode::Ranks`]. Of more than 128 ranks in space only some inner ones are
+/// simulated, where they do the same: of a row of equal ones along depth, height or width two, or a node of
+/// them. Their costs are those in the whole mesh; `simulated_ranks` says how many are left.
 /// Errors: an unknown cost, or a deadlock (which `verify` finds first).
 pub fn simulate(
     program: &Program,
@@ -147,11 +153,26 @@ pub fn simulate(
     }
     costs.check_capacity(program.mesh.ranks())?;
     let topology = Topology::new(program, &|rank| costs.node(rank))?;
+    let link = |a, b| costs.link(a, b);
+    let contracted = match mode {
+        Mode::Classes => Contraction::of(program, &topology),
+        Mode::Ranks => None,
+    };
+    let contracted = contracted.and_then(|contraction| {
+        let left = topology.contracted(program, &contraction, &link)?;
+        Some((contraction, left))
+    });
+    let simulated_ranks = contracted.as_ref().map(|(one, _)| one.mesh.ranks());
+    let (contraction, left) = match &contracted {
+        Some((contraction, left)) => (contraction, left),
+        None => (&Contraction::none(program), &topology),
+    };
+    let topologies = [&topology, left];
     let classes = match mode {
-        Mode::Classes => classes::stable(program, &topology, &|a, b| costs.link(a, b)),
+        Mode::Classes => classes::stable(program, topologies, contraction, &link),
         Mode::Ranks => Classes::of_ranks(program),
     };
-    let costed = CostedProgram::new(program, &topology, &classes, costs)?;
+    let costed = CostedProgram::new(program, topologies, (contraction, &classes), costs)?;
     let timeline = Engine::new(&costed, steps).run()?;
     let path = critical_path::critical_path(&costed, &timeline);
     let paths = composition::compositions(program, &topology, &costed, &timeline, &path.segments);
@@ -173,6 +194,7 @@ pub fn simulate(
             paths,
             exchanges_activations: composition::exchanges_activations(program),
         },
+        simulated_ranks,
         participants: costed
             .participants
             .iter()

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use partita_cluster::Machine;
-use partita_graph::zoo;
-use partita_lower::{Request, SampleFormat, Strategy, lower};
-use partita_oracle::{MachineCosts, Mode, simulate};
+use partita_graph::{Graph, zoo};
+use partita_lower::{Request, SampleFormat, Strategy, lower, lower_ranks};
+use partita_oracle::{MachineCosts, Mode, Simulation, simulate};
 use partita_program::{Dtype, Optimizer, Program, ProgramKind, Transform, UnpinnedMenu};
 use partita_testkit::{random_case, random_layer_case, random_sequence_case, random_staged_case};
 
@@ -17,13 +17,17 @@ const ADAM: Optimizer = Optimizer::Adam {
 };
 
 fn program(graph: &partita_graph::Graph, strategy: Strategy, batch: usize) -> Program {
+    lower(&request(graph, &strategy, batch)).unwrap()
+}
+
+fn request<'a>(graph: &'a Graph, strategy: &'a Strategy, batch: usize) -> Request<'a> {
     let samples = SampleFormat {
         dtype: Dtype::I16,
         transform: Transform::Identity,
     };
-    let request = Request {
+    Request {
         graph,
-        strategy: &strategy,
+        strategy,
         batch,
         kind: ProgramKind::Train,
         dtype: Dtype::F32,
@@ -33,8 +37,7 @@ fn program(graph: &partita_graph::Graph, strategy: Strategy, batch: usize) -> Pr
         clip: None,
         samples,
         menu: &UnpinnedMenu,
-    };
-    lower(&request).unwrap()
+    }
 }
 
 fn costs() -> MachineCosts {
@@ -128,4 +131,61 @@ fn a_thousand_ranks_are_a_few_classes() {
     );
     let total: usize = simulation.participants.iter().map(|who| who.ranks).sum();
     assert_eq!(total, 1024);
+}
+
+/// Even and uneven extents; U-Net's halos go both ways, and its deep levels have parts of one voxel.
+#[test]
+fn each_of_64_ranks_in_space_has_the_body_of_its_class() {
+    for (name, spatial, most) in [
+        ("cosmoflow@32+bn", [4, 4, 4], 27),
+        ("unet3d@64", [4, 4, 4], 27),
+        ("cosmoflow@32", [16, 2, 2], 64),
+        ("unet3d@48", [3, 5, 4], 60),
+    ] {
+        let (graph, strategy) = (zoo::build(name).unwrap(), Strategy::hybrid(1, spatial));
+        let request = request(&graph, &strategy, 1);
+        let program = lower(&request).unwrap();
+        assert!(
+            program.bodies.len() <= most,
+            "{name}: {}",
+            program.bodies.len()
+        );
+        partita_verify::verify(&program).unwrap();
+        let ranks: Vec<usize> = (0..program.mesh.ranks()).collect();
+        for (rank, body) in lower_ranks(&request, &ranks).unwrap().enumerate() {
+            assert!(body.unwrap() == *program.body(rank), "{name}, rank {rank}");
+        }
+    }
+}
+
+/// Of a long row of equal ranks two, or a node of them, stand for all.
+#[test]
+fn some_inner_ranks_tell_the_time_of_all() {
+    for (name, spatial, left) in [
+        ("cosmoflow@256", [8, 8, 4], 5 * 6 * 4),
+        ("unet3d@128", [32, 8, 1], 16 * 8),
+        ("cosmoflow@256+bn", [6, 2, 16], 5 * 2 * 12),
+    ] {
+        let graph = zoo::build(name).unwrap();
+        let program = program(&graph, Strategy::hybrid(1, spatial), 1);
+        let costs = costs();
+        let [some, all] =
+            [Mode::Classes, Mode::Ranks].map(|mode| simulate(&program, &costs, mode, 1).unwrap());
+        assert_eq!(some.simulated_ranks, Some(left), "{name}");
+        assert_eq!(all.simulated_ranks, None);
+        let (a, b) = (some.makespan.0, all.makespan.0);
+        assert!(
+            (a - b).abs() <= 0.01 * b,
+            "{name}: {a} s, {b} s by all ranks"
+        );
+        let ranks = |one: &Simulation| one.participants.iter().map(|one| one.ranks).sum::<usize>();
+        assert_eq!(ranks(&some), ranks(&all));
+        for (basis, seconds) in &all.kernel_bases {
+            let by_some = some.kernel_bases[basis].0;
+            assert!(
+                (by_some - seconds.0).abs() <= 1e-9 * seconds.0,
+                "{name}: {basis:?}"
+            );
+        }
+    }
 }

@@ -9,8 +9,8 @@ use partita_space::{Coord, Interval, Rank, Region};
 /// compute them: its own data gradient of the layer must cover all inputs of its outputs.
 ///
 /// `zeros` are regions of the buffer of `dy`, in its indices.
-pub(crate) fn check(
-    case: &Case<'_>,
+pub(crate) fn check<'p>(
+    case: &Case<'p>,
     class: usize,
     task: usize,
     zeros: &[Region],
@@ -27,17 +27,40 @@ pub(crate) fn check(
         return;
     };
     let layer = &body.tasks[task].origin.layer;
-    for zero in zeros {
-        for owner in owners(case, tensor, &case.coords[class], zero) {
-            if !reaches_all(case, owner, layer) {
-                faults.push(Fault::ContributionMissing {
-                    site: case.site(class, task),
-                    spot: case.buffer_region_at(class, dy.buffer.0 as usize, *zero),
-                    owner,
-                });
-            }
+    if zeros.is_empty()
+        || case
+            .bodies()
+            .all(|(class, _)| class_reaches(case, class, layer))
+    {
+        return;
+    }
+    let program = case.program;
+    let ranks = (0..program.mesh.ranks()).filter(|&rank| case.class_of(rank) == class);
+    for (rank, zero) in ranks.flat_map(|rank| zeros.iter().map(move |zero| (rank, zero))) {
+        let owners = owners(case, tensor, &program.mesh.coord(rank), zero);
+        let mut missing = owners
+            .into_iter()
+            .filter(|&owner| !reaches_all(case, owner, layer));
+        if let Some(owner) = missing.next() {
+            faults.push(Fault::ContributionMissing {
+                site: case.site_at(class, rank, task),
+                spot: case.buffer_region_at(class, dy.buffer.0 as usize, *zero),
+                owner,
+            });
+            return;
         }
     }
+}
+
+/// Whether the data gradients of all ranks of a class reach all; not where the class lacks the layer.
+fn class_reaches<'p>(case: &Case<'p>, class: usize, layer: &'p str) -> bool {
+    if let Some(&known) = case.reaching.borrow().get(&(class, layer)) {
+        return known;
+    }
+    let mut ranks = (0..case.program.mesh.ranks()).filter(|&rank| case.class_of(rank) == class);
+    let reaches = ranks.all(|rank| reaches_all(case, rank, layer));
+    case.reaching.borrow_mut().insert((class, layer), reaches);
+    reaches
 }
 
 struct DataGradient<'p> {
@@ -116,7 +139,7 @@ fn reaches_all(case: &Case<'_>, rank: Rank, layer: &str) -> bool {
     else {
         return false;
     };
-    let coord = &case.coords[class];
+    let coord = &case.program.mesh.coord(rank);
     let outputs = dy_tensor.distribution.owned(&case.program.mesh, coord);
     let inputs = dx_tensor.region(dx, &case.program.mesh, coord);
     let read = dy_tensor.region(dy, &case.program.mesh, coord);

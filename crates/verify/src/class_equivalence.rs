@@ -3,24 +3,19 @@
 use crate::collectives::collectives_of;
 use crate::matching::{Exchanges, messages};
 use crate::{Case, Fault};
-use partita_program::{CollectiveKind, Distribution, Group, View, Work};
+use partita_program::{Buffer, CollectiveKind, Distribution, TensorRegion, View, Work};
 use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Offset, Rank, Submesh};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Checks that every rank of a class has the relations to its peers that the representative has: classes of
-/// neighbors and group members, extents of owned regions, and distances between its regions and its peers'.
+/// Checks that every rank of a class has what its representative has: extents of owned regions, as much of each
+/// tensor around them as its buffers hold, and distances between its regions and those of peers of the same class.
 ///
-/// Then all that is proved of a representative's messages holds for every rank.
+/// Then all that is proved of one rank and peers of some classes holds for every rank with peers of these classes.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let exchanges = Exchanges::of(case);
     let uses: Vec<Uses> = case
         .bodies()
         .map(|(class, _)| Uses::of(case, class, &exchanges))
-        .collect();
-    let all_groups: BTreeSet<Group> = uses.iter().flat_map(|uses| &uses.groups).copied().collect();
-    let numbers: HashMap<Group, Vec<u32>> = all_groups
-        .into_iter()
-        .map(|group| (group, group_numbers(case, group)))
         .collect();
     let mesh = &case.program.mesh;
     let coords: Vec<Coord> = (0..mesh.ranks()).map(|rank| mesh.coord(rank)).collect();
@@ -35,7 +30,6 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
             uses,
             ranks,
             coords: &coords,
-            numbers: &numbers,
         }
         .check(faults);
     }
@@ -99,21 +93,42 @@ impl Distance {
 /// The relations to peers on which a body depends.
 #[derive(Default)]
 struct Uses {
-    offsets: BTreeSet<Offset>,
-    groups: BTreeSet<Group>,
     parts: BTreeSet<Part>,
-    distances: BTreeSet<Distance>,
+    /// Of messages with the offset to the peer.
+    distances: BTreeSet<(Distance, Option<Offset>)>,
+    rooms: BTreeSet<Room>,
+}
+
+/// Elements of a tensor before and after the owned ones, as far as a buffer has room for them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Room {
+    part: Part,
+    /// The range that is split, of a tensor of this extent.
+    first: i64,
+    extent: i64,
+    /// Elements of the buffer before and after the owned ones.
+    around: [usize; 2],
+}
+
+impl Room {
+    fn at(&self, mesh: &Mesh, coord: &Coord) -> Option<[i64; 2]> {
+        let owned = self.part.at(mesh, coord, Offset::default())?;
+        let [before, after] = self.around.map(|around| around as i64);
+        let end = self.extent - self.first - owned.end;
+        Some([before.min(self.first + owned.start), after.min(end)])
+    }
 }
 
 impl Uses {
     fn of(case: &Case<'_>, class: usize, exchanges: &Exchanges) -> Self {
         let mut uses = Self::default();
         let body = &case.program.bodies[class];
-        let tensors = body
-            .buffers
-            .iter()
-            .filter_map(|buffer| buffer.tensor.as_ref());
-        tensors.for_each(|tensor| uses.distribution(&tensor.distribution));
+        for buffer in &body.buffers {
+            if let Some(tensor) = &buffer.tensor {
+                uses.distribution(&tensor.distribution);
+                uses.rooms(case, class, tensor, buffer);
+            }
+        }
         for task in &body.tasks {
             match &task.work {
                 Work::Load(load) => uses.distribution(&load.distribution),
@@ -132,10 +147,26 @@ impl Uses {
             .extend(parts.filter(|part| !part.axes.is_empty()));
     }
 
+    fn rooms(&mut self, case: &Case<'_>, class: usize, tensor: &TensorRegion, buffer: &Buffer) {
+        let distribution = tensor.distribution;
+        let owned = distribution.owned(&case.program.mesh, &case.coords[class]);
+        for dim in (0..5).filter(|&dim| !distribution.axes[dim].is_empty()) {
+            let before = tensor.halo_low[dim];
+            let after = buffer.dims[dim].saturating_sub(before + owned.0[dim].len());
+            if before + after > 0 {
+                self.rooms.insert(Room {
+                    part: Part::along(&distribution, dim),
+                    first: distribution.split_range(dim).start,
+                    extent: distribution.shape[dim] as i64,
+                    around: [before, after],
+                });
+            }
+        }
+    }
+
     fn exchanges(&mut self, case: &Case<'_>, class: usize, exchanges: &Exchanges) {
         for message in messages(case, exchanges, class) {
             let offset = message.offset;
-            self.offsets.insert(offset);
             let Some((peer, view)) = message.other.filter(|(_, view)| !view.is_empty()) else {
                 continue;
             };
@@ -146,20 +177,21 @@ impl Uses {
                     &mine.distribution,
                     &theirs.distribution,
                     AxisSet::NONE,
-                    offset,
+                    Some(offset),
                 );
             }
         }
     }
 
-    /// `offset` leads to the peer; along the axes of `each` the peers are all ranks.
+    /// `to_peer` is the offset to the peer of a message; along the axes of `each` the peers are all ranks.
     fn distance(
         &mut self,
         mine: &Distribution,
         theirs: &Distribution,
         each: AxisSet,
-        offset: Offset,
+        to_peer: Option<Offset>,
     ) {
+        let offset = to_peer.unwrap_or_default();
         for dim in 0..5 {
             let (mine, mut theirs) = (Part::along(mine, dim), Part::along(theirs, dim));
             theirs.axes = theirs.axes.before(each);
@@ -171,7 +203,8 @@ impl Uses {
                 step = offset;
             }
             if !(mine.axes.is_empty() && theirs.axes.is_empty()) {
-                self.distances.insert(Distance { mine, theirs, step });
+                let distance = Distance { mine, theirs, step };
+                self.distances.insert((distance, to_peer));
             }
         }
     }
@@ -179,7 +212,6 @@ impl Uses {
     fn collectives(&mut self, case: &Case<'_>, class: usize) {
         for (_, collective) in collectives_of(case, class) {
             let group = collective.group;
-            self.groups.insert(collective.group());
             let kind = &collective.kind;
             for (sources, targets) in kind.parts() {
                 let (mine, theirs) = match kind {
@@ -204,7 +236,7 @@ impl Uses {
                             .for_each(|axes| *axes = axes.before(group)),
                     }
                     for theirs in distributions(case, class, theirs) {
-                        self.distance(&mine, &theirs, group, Offset::default());
+                        self.distance(&mine, &theirs, group, None);
                     }
                 }
             }
@@ -220,59 +252,24 @@ fn distributions(case: &Case<'_>, class: usize, views: &[View]) -> Vec<Distribut
     tensors.map(|tensor| tensor.distribution).collect()
 }
 
-/// A number for each rank, equal where the members of its group have the same classes in the same order.
-fn group_numbers(case: &Case<'_>, group: Group) -> Vec<u32> {
-    let program = case.program;
-    let mut first_of: Vec<Rank> = Vec::with_capacity(program.mesh.ranks());
-    let mut members: HashMap<Rank, Vec<u32>> = HashMap::new();
-    for rank in 0..program.mesh.ranks() {
-        let first = group.first(&program.mesh, rank);
-        first_of.push(first);
-        members
-            .entry(first)
-            .or_default()
-            .push(program.class_of[rank]);
-    }
-    let mut known: HashMap<Vec<u32>, u32> = HashMap::new();
-    let mut numbers: HashMap<Rank, u32> = HashMap::new();
-    for (first, classes) in members {
-        let next = known.len() as u32;
-        numbers.insert(first, *known.entry(classes).or_insert(next));
-    }
-    first_of.iter().map(|first| numbers[first]).collect()
-}
-
 struct Class<'a, 'p> {
     case: &'a Case<'p>,
     class: usize,
     uses: &'a Uses,
-    /// All ranks of the class.
+    /// All ranks of the class, ascending.
     ranks: &'a [Rank],
     coords: &'a [Coord],
-    numbers: &'a HashMap<Group, Vec<u32>>,
 }
 
 impl Class<'_, '_> {
     /// Reports each relation at most once, for the first rank that breaks it.
     fn check(&self, faults: &mut Vec<Fault>) {
-        let (class_of, ranks) = (&self.case.program.class_of, self.ranks);
-        let mesh = &self.case.program.mesh;
-        let uses = self.uses;
-        for &offset in &uses.offsets {
-            let peer = |rank| mesh.neighbor(rank, offset).map(|peer| class_of[peer]);
-            let what = || format!("class of the rank at {offset:?}");
-            self.compare(ranks, peer, what, faults);
-        }
-        for group in &uses.groups {
-            let number = |rank: Rank| self.numbers[group][rank];
-            let what = || format!("classes of the group along {}", group.axes);
-            self.compare(ranks, number, what, faults);
-        }
-        // Parts depend on few coordinates: one rank suffices for all with the same ones.
+        let (mesh, uses) = (&self.case.program.mesh, self.uses);
         let mut known = HashMap::new();
-        let mut distinct = |parts: [Part; 2]| -> Vec<Rank> {
-            let known = known.entry(parts.map(|part| (part.axes, part.submesh)));
-            let ranks = known.or_insert_with(|| self.distinct(ranks, parts));
+        let mut distinct = |parts: [Part; 2], to_peer: Option<Offset>| -> Vec<Rank> {
+            let key = (parts.map(|part| (part.axes, part.submesh)), to_peer);
+            let ranks = known.entry(key);
+            let ranks = ranks.or_insert_with(|| self.distinct(parts, to_peer));
             ranks.clone()
         };
         for part in &uses.parts {
@@ -281,9 +278,17 @@ impl Class<'_, '_> {
                 part.map(|part| part.len())
             };
             let what = || format!("share of {} along {}", part.extent, name(part.axes));
-            self.compare(&distinct([*part; 2]), length, what, faults);
+            self.compare(&distinct([*part; 2], None), None, length, what, faults);
         }
-        for distance in &uses.distances {
+        for room in &uses.rooms {
+            let around = |rank: Rank| room.at(mesh, &self.coords[rank]);
+            let what = || {
+                let axes = name(room.part.axes);
+                format!("rest of {} around its part along {axes}", room.extent)
+            };
+            self.compare(&distinct([room.part; 2], None), None, around, what, faults);
+        }
+        for (distance, to_peer) in &uses.distances {
             let apart = |rank| distance.at(mesh, &self.coords[rank]);
             let axes = [distance.mine.axes, distance.theirs.axes];
             let what = || {
@@ -292,39 +297,55 @@ impl Class<'_, '_> {
                 format!("distance of {step:?} from its part of {extent} along {mine} to {theirs}")
             };
             let parts = [distance.mine, distance.theirs];
-            self.compare(&distinct(parts), apart, what, faults);
+            self.compare(&distinct(parts, *to_peer), *to_peer, apart, what, faults);
         }
     }
 
-    /// The first rank for each choice of coordinates along the axes of these parts; all ranks where one is on a
-    /// submesh.
-    fn distinct(&self, ranks: &[Rank], parts: [Part; 2]) -> Vec<Rank> {
+    /// The class of the rank at an offset.
+    fn peer(&self, rank: Rank, to_peer: Option<Offset>) -> Option<usize> {
+        let peer = self.case.program.mesh.neighbor(rank, to_peer?)?;
+        Some(self.case.class_of(peer))
+    }
+
+    /// The first rank for each choice of coordinates along the axes of these parts and each class of peers; all
+    /// ranks where one is on a submesh.
+    fn distinct(&self, parts: [Part; 2], to_peer: Option<Offset>) -> Vec<Rank> {
         if parts.iter().any(|part| part.submesh.is_some()) {
-            return ranks.to_vec();
+            return self.ranks.to_vec();
         }
         let mut seen = HashSet::new();
         let mesh = &self.case.program.mesh;
-        let key = |rank: Rank| parts.map(|part| mesh.part_index(part.axes, &self.coords[rank]));
-        let ranks = ranks.iter().copied();
+        let key = |rank: Rank| {
+            let at = parts.map(|part| mesh.part_index(part.axes, &self.coords[rank]));
+            (at, self.peer(rank, to_peer))
+        };
+        let ranks = self.ranks.iter().copied();
         ranks.filter(|&rank| seen.insert(key(rank))).collect()
     }
 
+    /// Compares a value of each rank with that of the first that has a peer of the same class.
     fn compare<T: PartialEq>(
         &self,
         ranks: &[Rank],
+        to_peer: Option<Offset>,
         value: impl Fn(Rank) -> T,
         what: impl Fn() -> String,
         faults: &mut Vec<Fault>,
     ) {
-        let representative = self.case.representatives[self.class];
-        let expected = value(representative);
-        if let Some(&rank) = ranks.iter().find(|&&rank| value(rank) != expected) {
-            faults.push(Fault::NotEquivalent {
-                class: self.class,
-                rank,
-                representative,
-                reason: format!("another {}", what()),
-            });
+        let mut first: HashMap<Option<usize>, (Rank, T)> = HashMap::new();
+        for &rank in ranks {
+            let got = value(rank);
+            let peer = self.peer(rank, to_peer);
+            let (representative, expected) = first.entry(peer).or_insert((rank, value(rank)));
+            if got != *expected {
+                faults.push(Fault::NotEquivalent {
+                    class: self.class,
+                    rank,
+                    representative: *representative,
+                    reason: format!("another {}", what()),
+                });
+                return;
+            }
         }
     }
 }

@@ -43,9 +43,10 @@ pub(crate) struct Members {
 pub(crate) struct GroupMembers(HashMap<(Rank, Group), Members>);
 
 impl GroupMembers {
-    pub fn of(&mut self, case: &Case<'_>, class: usize, kind: Group) -> &Members {
+    /// Of the group of a rank.
+    pub fn of(&mut self, case: &Case<'_>, rank: Rank, kind: Group) -> &Members {
         let mesh = &case.program.mesh;
-        let first = kind.first(mesh, case.representatives[class]);
+        let first = kind.first(mesh, rank);
         self.0.entry((first, kind)).or_insert_with(|| {
             let members = kind.members(mesh, first);
             let mut seen = vec![false; case.program.bodies.len()];
@@ -76,21 +77,21 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
                 });
             }
             previous = Some(sequence);
-            let at = At {
-                case,
-                tasks: &tasks,
-                class,
-                id,
-                collective,
-            };
-            let (kind, group) = (
-                collective.group(),
-                groups.of(case, class, collective.group()),
-            );
-            let first = kind.first(&case.program.mesh, case.representatives[class]);
-            let all_agree = agreed.entry((first, kind, sequence));
-            if !*all_agree.or_insert_with(|| at.all_agree(group)) {
-                at.check(group, faults);
+            let kind = collective.group();
+            for &rank in case.ranks_in(class, kind) {
+                let at = At {
+                    case,
+                    tasks: &tasks,
+                    class,
+                    rank,
+                    id,
+                    collective,
+                };
+                let group = groups.of(case, rank, kind);
+                let all_agree = agreed.entry((group.members[0], kind, sequence));
+                if !*all_agree.or_insert_with(|| at.all_agree(group)) {
+                    at.check(group, faults);
+                }
             }
         }
     }
@@ -117,6 +118,8 @@ struct At<'a, 'p> {
     case: &'a Case<'p>,
     tasks: &'a [HashMap<u32, usize>],
     class: usize,
+    /// A rank of the class, in the group that is checked.
+    rank: Rank,
     id: usize,
     collective: &'p Collective,
 }
@@ -161,7 +164,7 @@ impl<'p> At<'_, 'p> {
 
     fn check(&self, group: &Members, faults: &mut Vec<Fault>) {
         let (site, sequence) = (
-            || self.case.site(self.class, self.id),
+            || self.case.site_at(self.class, self.rank, self.id),
             self.collective.sequence,
         );
         let differs = |member, reason| Fault::CollectiveDiffers {
@@ -248,7 +251,7 @@ impl<'p> At<'_, 'p> {
             CollectiveKind::ReduceScatter { sources, .. }
             | CollectiveKind::AllToAll { sources, .. } => each(sources),
         };
-        let rank = self.case.representatives[self.class];
+        let rank = self.rank;
         let positions = group.members.iter().copied().enumerate();
         // What a member of an all-to-all sends goes where the receiver has it from this very member,
         // so no member stands for others of its class.

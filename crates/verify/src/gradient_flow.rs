@@ -524,15 +524,37 @@ impl<'p> Interpreter<'_, 'p> {
         }
         for receive in &exchange.receives {
             let mesh = &self.case.program.mesh;
-            let peer = mesh.neighbor(self.case.representatives[self.class], receive.from);
-            let given = peer.and_then(|peer| {
+            let given = |&rank: &Rank| {
+                let peer = mesh.neighbor(rank, receive.from)?;
                 let back = receive.from.reversed().0;
                 let class = self.case.class_of(peer);
-                self.given
-                    .get(&(class, exchange.sequence, back, receive.part))
-            });
-            self.put(&receive.view, given.cloned(), receive.accumulate);
+                let key = (class, exchange.sequence, back, receive.part);
+                self.given.get(&key).cloned()
+            };
+            let ranks = self.case.ranks_beside(self.class, receive.from).iter();
+            let given = ranks.map(|rank| (*rank, given(rank))).collect();
+            let given = self.the_same(given, || format!("from the rank at {:?}", receive.from));
+            self.put(&receive.view, given, receive.accumulate);
         }
+    }
+
+    /// What all ranks of the class receive; a fault where two receive different gradients.
+    fn the_same(
+        &mut self,
+        received: Vec<(Rank, Option<Contents>)>,
+        from: impl Fn() -> String,
+    ) -> Option<Contents> {
+        let mut received = received.into_iter();
+        let (representative, first) = received.next()?;
+        if let Some((rank, _)) = received.find(|(_, contents)| *contents != first) {
+            self.findings.faults.push(Fault::NotEquivalent {
+                class: self.class,
+                rank,
+                representative,
+                reason: format!("gradients of other micro-batches {}", from()),
+            });
+        }
+        first
     }
 
     fn collective(&mut self, collective: &Collective) {
@@ -557,18 +579,19 @@ impl<'p> Interpreter<'_, 'p> {
         let key = |class: usize| (class, collective.sequence, [0; 7], part);
         self.next
             .extend(mine.clone().map(|mine| (key(self.class), mine)));
-        let group = self.groups.of(self.case, self.class, collective.group());
         let kind = collective.group();
-        let first = kind.first(
-            &self.case.program.mesh,
-            self.case.representatives[self.class],
-        );
-        let sum_of = (first, kind, collective.sequence, part);
-        let sum = self.sums.entry(sum_of).or_insert_with(|| {
-            let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
-            let given = classes.filter_map(|class| self.given.get(&key(class)));
-            given.fold(None, |all, one| join(all, Some(one)))
-        });
+        let mut sums = Vec::new();
+        for &rank in self.case.ranks_in(self.class, kind) {
+            let group = self.groups.of(self.case, rank, kind);
+            let sum_of = (group.members[0], kind, collective.sequence, part);
+            let sum = self.sums.entry(sum_of).or_insert_with(|| {
+                let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
+                let given = classes.filter_map(|class| self.given.get(&key(class)));
+                given.fold(None, |all, one| join(all, Some(one)))
+            });
+            sums.push((rank, sum.clone()));
+        }
+        let sum = self.the_same(sums, || format!("from the group along {}", kind.axes));
         let all = join(mine, sum.as_ref());
         for target in targets {
             self.write(target, all.clone());

@@ -3,8 +3,9 @@
 //! Does: checks structure and shapes; that every message has its counterpart; that the program terminates under
 //! any timing; that memory is free of races and uninitialized reads; that every partial sum is reduced once,
 //! over the right ranks; that parameters are updated by all of their gradients, on all ranks that have them.
-//! Knows: programs and their kernels' descriptors. Works on one representative of each class of ranks with
-//! its real peers; that the other ranks of a class are equivalent to it is checked by loops over integers.
+//! Knows: programs and their kernels' descriptors. Works on classes of ranks: one representative of each, one pair
+//! of ranks for each two classes that exchange messages, one group for each list of classes that have a collective.
+//! That the other ranks are equivalent to these is checked by loops over integers.
 //! Must not know: the model, how a program was lowered, machines, or how programs run.
 
 mod adjoint;
@@ -18,6 +19,7 @@ mod memory;
 mod order;
 mod packed;
 mod partial;
+mod relations;
 mod repeated;
 mod shapes;
 mod structure;
@@ -26,8 +28,11 @@ mod updated;
 
 pub use fault::{BufferRegion, Fault, Faults};
 
-use partita_program::{Body, Program, SizeFaults, TaskSite, TensorRegion, View};
-use partita_space::{Coord, Rank, Region};
+use self::relations::Relations;
+use partita_program::{Body, Group, Program, SizeFaults, TaskSite, TensorRegion, View};
+use partita_space::{Coord, Offset, Rank, Region};
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 /// Checks everything.
 ///
@@ -72,6 +77,9 @@ struct Case<'p> {
     program: &'p Program,
     representatives: Vec<Rank>,
     coords: Vec<Coord>,
+    relations: Relations,
+    /// What [`adjoint`] knows of the data gradients of a class and layer.
+    reaching: RefCell<HashMap<(usize, &'p str), bool>>,
 }
 
 impl<'p> Case<'p> {
@@ -85,7 +93,19 @@ impl<'p> Case<'p> {
             program,
             representatives,
             coords,
+            relations: Relations::of(program),
+            reaching: RefCell::default(),
         }
+    }
+
+    /// Ranks of a class, one for each class of ranks that they have at an offset, ascending.
+    fn ranks_beside(&self, class: usize, offset: Offset) -> &[Rank] {
+        self.relations.beside(class, offset)
+    }
+
+    /// Ranks of a class, one for each list of classes in their groups of a kind, ascending.
+    fn ranks_in(&self, class: usize, group: Group) -> &[Rank] {
+        self.relations.in_groups(class, group)
     }
 
     fn bodies(&self) -> impl Iterator<Item = (usize, &'p Body)> + use<'p> {
@@ -97,7 +117,12 @@ impl<'p> Case<'p> {
     }
 
     fn site(&self, class: usize, task: usize) -> TaskSite {
-        TaskSite::of(self.program, class, self.representatives[class], task)
+        self.site_at(class, self.representatives[class], task)
+    }
+
+    /// A task on a certain rank of the class.
+    fn site_at(&self, class: usize, rank: Rank, task: usize) -> TaskSite {
+        TaskSite::of(self.program, class, rank, task)
     }
 
     fn spot(&self, class: usize, view: &View) -> BufferRegion {

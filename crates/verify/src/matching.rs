@@ -79,19 +79,18 @@ fn first_of<'m, M>(
     found.filter(|message| of(message) == key)
 }
 
-/// A message between a representative and a peer.
+/// A message between a rank of a class and a peer.
 pub(crate) struct Message {
-    /// From the representative to the peer.
+    /// From the rank to the peer.
     pub offset: Offset,
-    /// At the representative.
+    /// At the rank.
     pub view: View,
     /// At the peer, with its class, where there is a counterpart.
     pub other: Option<(usize, View)>,
 }
 
-/// Messages out of and into the representative of a class.
+/// Messages out of and into a class, each to all classes that its ranks have as peers.
 pub(crate) fn messages(case: &Case<'_>, exchanges: &Exchanges, class: usize) -> Vec<Message> {
-    let rank = case.representatives[class];
     let mut messages = Vec::new();
     for (id, exchange) in exchanges_of(case, class) {
         let at = At {
@@ -101,29 +100,34 @@ pub(crate) fn messages(case: &Case<'_>, exchanges: &Exchanges, class: usize) -> 
             id,
             sequence: exchange.sequence,
         };
-        let found = |offset: Offset, view: View, other: &dyn Fn(Rank) -> Option<View>| Message {
-            offset,
-            view,
-            other: case
-                .program
-                .mesh
-                .neighbor(rank, offset)
-                .and_then(|peer| Some((case.class_of(peer), other(peer)?))),
+        let mut found = |offset: Offset, view: View, other: &dyn Fn(Rank) -> Option<View>| {
+            let ranks = case.ranks_beside(class, offset).iter();
+            messages.extend(ranks.map(|&rank| {
+                Message {
+                    offset,
+                    view,
+                    other: case
+                        .program
+                        .mesh
+                        .neighbor(rank, offset)
+                        .and_then(|peer| Some((case.class_of(peer), other(peer)?))),
+                }
+            }));
         };
         for send in &exchange.sends {
             let other = |peer| at.receive_of(send, peer).map(|receive| receive.view);
-            messages.push(found(send.to, send.view, &other));
+            found(send.to, send.view, &other);
         }
         for receive in &exchange.receives {
             let other = |peer| at.send_of(receive, peer).map(|send| send.view);
-            messages.push(found(receive.from, receive.view, &other));
+            found(receive.from, receive.view, &other);
         }
     }
     messages
 }
 
-/// Each message of a representative has its counterpart at the peer, of the same part, length, type
-/// and global region.
+/// Each message of a class has its counterpart at all classes of peers, of the same part, length, type and global
+/// region.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let exchanges = Exchanges::of(case);
     for (class, _) in case.bodies() {
@@ -145,16 +149,18 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
             };
             at.duplicates(exchange, faults);
             for send in &exchange.sends {
-                faults.extend(at.send(send));
+                let ranks = case.ranks_beside(class, send.to).iter();
+                faults.extend(ranks.filter_map(|&rank| at.send(send, rank)));
             }
             for receive in &exchange.receives {
-                faults.extend(at.receive(receive));
+                let ranks = case.ranks_beside(class, receive.from).iter();
+                faults.extend(ranks.filter_map(|&rank| at.receive(receive, rank)));
             }
         }
     }
 }
 
-/// An exchange of a representative.
+/// An exchange of a class.
 struct At<'a, 'p> {
     case: &'a Case<'p>,
     exchanges: &'a Exchanges,
@@ -207,9 +213,9 @@ impl<'p> At<'_, 'p> {
         first_of(&exchange.sends, order, key, |send| (send.to, send.part))
     }
 
-    fn send(&self, send: &Send) -> Option<Fault> {
-        let (case, rank) = (self.case, self.case.representatives[self.class]);
-        let site = || case.site(self.class, self.id);
+    fn send(&self, send: &Send, rank: Rank) -> Option<Fault> {
+        let case = self.case;
+        let site = || case.site_at(self.class, rank, self.id);
         let Some(peer) = case.program.mesh.neighbor(rank, send.to) else {
             return Some(Fault::NoPeer {
                 site: site(),
@@ -225,7 +231,7 @@ impl<'p> At<'_, 'p> {
                 spot: case.spot(self.class, &send.view),
             });
         };
-        let reason = self.difference(send, peer, &receive.view)?;
+        let reason = self.difference(send, [rank, peer], &receive.view)?;
         Some(Fault::MessageDiffers {
             site: site(),
             spot: case.spot(self.class, &send.view),
@@ -236,9 +242,9 @@ impl<'p> At<'_, 'p> {
         })
     }
 
-    fn receive(&self, receive: &Receive) -> Option<Fault> {
-        let (case, rank) = (self.case, self.case.representatives[self.class]);
-        let site = || case.site(self.class, self.id);
+    fn receive(&self, receive: &Receive, rank: Rank) -> Option<Fault> {
+        let case = self.case;
+        let site = || case.site_at(self.class, rank, self.id);
         let Some(peer) = case.program.mesh.neighbor(rank, receive.from) else {
             return Some(Fault::NoPeer {
                 site: site(),
@@ -257,7 +263,7 @@ impl<'p> At<'_, 'p> {
     }
 
     /// The difference between a message and its receive buffer.
-    fn difference(&self, send: &Send, peer: Rank, target: &View) -> Option<String> {
+    fn difference(&self, send: &Send, [rank, peer]: [Rank; 2], target: &View) -> Option<String> {
         let case = self.case;
         let there = case.class_of(peer);
         let dtype =
@@ -270,12 +276,12 @@ impl<'p> At<'_, 'p> {
         if mine != theirs {
             return Some(format!("{mine} elements against {theirs}"));
         }
-        let coord = case.program.mesh.coord(peer);
+        let [coord, other_coord] = [rank, peer].map(|rank| case.program.mesh.coord(rank));
         region_difference(
             case,
             (self.class, &send.view),
             (there, target),
-            (&case.coords[self.class], &coord),
+            (&coord, &other_coord),
         )
     }
 }

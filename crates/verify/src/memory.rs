@@ -164,16 +164,17 @@ impl Memory<'_, '_> {
             CollectiveKind::ReduceScatter { sources, target } => (target, sources),
             CollectiveKind::AllReduce { .. } | CollectiveKind::AllToAll { .. } => return false,
         };
-        let (case, rank) = (self.case, self.case.representatives[self.class]);
-        let members = collective.group().members(&case.program.mesh, rank);
-        let positions = 0..members.len();
-        let own: Vec<usize> = positions
-            .filter(|&position| case.class_of(members[position]) == self.class)
-            .collect();
+        let (case, kind) = (self.case, collective.group());
         let shared = each.iter().enumerate().filter(|&(_, view)| view == one);
-        shared
-            .map(|(position, _)| position)
-            .all(|position| own == [position])
+        let shared: Vec<usize> = shared.map(|(position, _)| position).collect();
+        case.ranks_in(self.class, kind).iter().all(|&rank| {
+            let members = kind.members(&case.program.mesh, rank);
+            let positions = 0..members.len();
+            let own: Vec<usize> = positions
+                .filter(|&position| case.class_of(members[position]) == self.class)
+                .collect();
+            shared.iter().all(|&position| own == [position])
+        })
     }
 
     fn races(&self, faults: &mut Vec<Fault>) {

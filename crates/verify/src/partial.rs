@@ -482,29 +482,31 @@ impl<'p> Interpreter<'_, 'p> {
         for send in &exchange.sends {
             let state = self.read(&send.view);
             let steps = send.to.0;
-            self.stays(&send.view, state, self.along(send));
+            for &rank in self.case.ranks_beside(self.class, send.to) {
+                self.stays(&send.view, state, self.along(send, rank));
+            }
             let key = (self.class, exchange.sequence, steps, send.part);
             self.next.insert(key, state);
         }
         for receive in &exchange.receives {
             let back: Offset = receive.from.reversed();
             let mesh = &self.case.program.mesh;
-            let peer = mesh.neighbor(self.case.representatives[self.class], receive.from);
-            let given = peer.and_then(|peer| {
+            let ranks = self.case.ranks_beside(self.class, receive.from).iter();
+            let peers = ranks.filter_map(|&rank| mesh.neighbor(rank, receive.from));
+            let given = peers.filter_map(|peer| {
                 let class = self.case.class_of(peer);
                 let key = (class, exchange.sequence, back.0, receive.part);
                 self.given.get(&key)
             });
-            let state = given.copied().unwrap_or(State::Nothing);
+            let state = given.fold(State::Nothing, |all, state| all.join(*state));
             self.put(&receive.view, state, receive.accumulate);
         }
     }
 
     /// The axes along which the receiver of a message has other coordinates. Partial sums may be sent to the same
     /// coordinates of another submesh, which reduces them with its own.
-    fn along(&self, send: &partita_program::Send) -> AxisSet {
+    fn along(&self, send: &partita_program::Send, from: Rank) -> AxisSet {
         let world = &self.case.program.mesh;
-        let from = self.case.representatives[self.class];
         let tensor = self.case.tensor(self.class, &send.view);
         let steps = match tensor.and_then(|tensor| tensor.distribution.submesh) {
             None => send.to.0,
@@ -555,16 +557,19 @@ impl<'p> Interpreter<'_, 'p> {
         let key = |class: usize| (class, collective.sequence, [0; 7], part);
         self.next.insert(key(self.class), mine);
         let kind = collective.group();
-        let group = self.groups.of(self.case, self.class, kind);
-        let sum = self
-            .sums
-            .entry((group.members[0], kind, collective.sequence, part));
-        let sum = sum.or_insert_with(|| {
-            let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
-            let given = classes.filter_map(|class| self.given.get(&key(class)));
-            given.fold(State::Nothing, |all, state| all.join(*state))
-        });
-        let all = mine.join(*sum);
+        let mut all = mine;
+        for &rank in self.case.ranks_in(self.class, kind) {
+            let group = self.groups.of(self.case, rank, kind);
+            let sum = self
+                .sums
+                .entry((group.members[0], kind, collective.sequence, part));
+            let sum = sum.or_insert_with(|| {
+                let classes = group.firsts.iter().map(|&rank| self.case.class_of(rank));
+                let given = classes.filter_map(|class| self.given.get(&key(class)));
+                given.fold(State::Nothing, |all, state| all.join(*state))
+            });
+            all = all.join(*sum);
+        }
         let around = kind.wide(&self.case.program.mesh);
         let Some(first) = sources.first().copied() else {
             return;

@@ -410,18 +410,52 @@ fn differences(program: &Program, what: &str) -> usize {
 }
 
 #[test]
-fn classes_that_are_none() {
-    // All inner ranks do the same, but not all have inner ranks on both sides.
+fn inner_ranks_are_one_class_whatever_their_peers_are() {
+    // Not all have inner ranks on both sides.
     let mut program = line(5);
     program.class_of = vec![0, 1, 1, 1, 2];
     program.bodies = [0, 1, 4].map(|class| program.bodies[class].clone()).into();
-    assert_eq!(differences(&program, "class of the rank at"), 2);
+    assert_eq!(kinds(&program), Vec::<String>::new());
 
     // Two lines whose groups are alike, and one whose middle is of a class of its own.
     let mut program = lines(3, 3);
     program.class_of[7] = 3;
     program.bodies.push(program.bodies[1].clone());
-    assert_eq!(differences(&program, "classes of the group along width"), 2);
+    assert_eq!(kinds(&program), Vec::<String>::new());
+}
+
+/// What is broken between two classes is found at whichever ranks they meet.
+#[test]
+fn every_two_classes_that_meet_are_looked_at() {
+    let mut program = line(6);
+    program.class_of = vec![0, 1, 1, 1, 1, 2];
+    program.bodies = [0, 1, 5].map(|class| program.bodies[class].clone()).into();
+    let sound = program.clone();
+    assert_eq!(kinds(&sound), Vec::<String>::new());
+
+    // The last rank lacks the message that only one of the inner ranks sends to it.
+    exchange(&mut program, 2, HALO).receives.clear();
+    let Faults(faults) = verify(&program).unwrap_err();
+    let unmatched = |fault: &Fault| match fault {
+        Fault::SendUnmatched { site, peer, .. } => Some((site.rank, *peer)),
+        _ => None,
+    };
+    assert_eq!(faults.iter().find_map(unmatched), Some((4, 5)));
+
+    // The first rank as one of the inner ones.
+    let mut program = sound;
+    program.class_of[1] = 0;
+    let found = kinds(&program);
+    assert!(found.contains(&"SendUnmatched".to_owned()), "{found:?}");
+}
+
+#[test]
+fn classes_that_are_none() {
+    // Two lines of three in one of six: the third rank fills what the fourth owns.
+    let mut program = line(6);
+    program.class_of = vec![0, 1, 2, 0, 1, 2];
+    program.bodies = [0, 1, 5].map(|class| program.bodies[class].clone()).into();
+    assert!(differences(&program, "rest of") > 0);
 
     // Three samples on two lines.
     let mut program = lines(2, 3);

@@ -1,6 +1,7 @@
 //! Equivalence classes of ranks for the simulation: the coarsest stable partition.
 
 use super::SimulateError;
+use super::contraction::Contraction;
 use super::topology::{GroupSet, Topology};
 use partita_program::Program;
 use partita_space::Rank;
@@ -32,17 +33,18 @@ pub fn refine(
     link: impl Fn(Rank, Rank) -> u32,
 ) -> Result<Classes, SimulateError> {
     let topology = Topology::new(program, &node)?;
-    Ok(stable(program, &topology, &link))
+    let all = Contraction::none(program);
+    Ok(stable(program, [&topology; 2], &all, &link))
 }
 
 impl Classes {
     /// One class per rank.
     pub(super) fn of_ranks(program: &Program) -> Self {
         let ranks = program.mesh.ranks();
-        Self::new(program, (0..ranks as u32).collect())
+        Self::new(&program.class_of, (0..ranks as u32).collect())
     }
 
-    fn new(program: &Program, class_of: Vec<u32>) -> Self {
+    fn new(bodies: &[u32], class_of: Vec<u32>) -> Self {
         let (mut representatives, mut sizes) = (Vec::new(), Vec::new());
         for (rank, &class) in class_of.iter().enumerate() {
             if class as usize == sizes.len() {
@@ -51,10 +53,7 @@ impl Classes {
             }
             sizes[class as usize] += 1;
         }
-        let body_of = representatives
-            .iter()
-            .map(|&rank| program.class_of[rank])
-            .collect();
+        let body_of = representatives.iter().map(|&rank| bodies[rank]).collect();
         Self {
             class_of,
             body_of,
@@ -91,29 +90,41 @@ impl Interner {
     }
 }
 
+/// Of the ranks of a contraction, by the links and layouts of their originals in the whole mesh, whose topology is
+/// the first.
 pub(super) fn stable(
     program: &Program,
-    topology: &Topology,
+    [world, topology]: [&Topology; 2],
+    contraction: &Contraction,
     link: &dyn Fn(Rank, Rank) -> u32,
 ) -> Classes {
-    let links: Vec<Vec<u32>> = topology
-        .peers
+    let originals = &contraction.originals;
+    let links: Vec<Vec<u32>> = originals
         .iter()
-        .enumerate()
-        .map(|(rank, peers)| peers.iter().map(|&peer| link(rank, peer as Rank)).collect())
+        .map(|&rank| {
+            let peers = world.peers[rank].iter();
+            peers.map(|&peer| link(rank, peer as Rank)).collect()
+        })
         .collect();
-    let layouts: Vec<Vec<u32>> = topology
-        .groups
+    let layouts: Vec<Vec<u32>> = (world.groups.iter().zip(&topology.groups))
+        .map(|(all, left)| {
+            let layouts = layouts(all, &world.node_of, link);
+            let members = left.members.iter();
+            let groups = members.map(|members| all.group_of[originals[members[0]]]);
+            groups.map(|group| layouts[group as usize]).collect()
+        })
+        .collect();
+    let bodies: Vec<u32> = originals
         .iter()
-        .map(|groups| layouts(groups, &topology.node_of, link))
+        .map(|&rank| program.class_of[rank])
         .collect();
-    let mut class_of = program.class_of.clone();
+    let mut class_of = bodies.clone();
     let mut count = 0;
     loop {
-        let (next, classes) = split(program, topology, &links, &layouts, &class_of);
+        let (next, classes) = split(&bodies, topology, &links, &layouts, &class_of);
         class_of = next;
         if classes == count {
-            return Classes::new(program, class_of);
+            return Classes::new(&bodies, class_of);
         }
         count = classes;
     }
@@ -144,7 +155,7 @@ fn layouts(groups: &GroupSet, node_of: &[u32], link: &dyn Fn(Rank, Rank) -> u32)
 
 /// One round of refinement: ranks stay together that have the same surroundings.
 fn split(
-    program: &Program,
+    bodies: &[u32],
     topology: &Topology,
     links: &[Vec<u32>],
     layouts: &[Vec<u32>],
@@ -185,7 +196,7 @@ fn split(
             for (&peer, &link) in topology.peers[rank].iter().zip(&links[rank]) {
                 list.extend([class_of[peer as usize], link]);
             }
-            for &axes in &topology.body_groups[program.class_of[rank] as usize] {
+            for &axes in &topology.body_groups[bodies[rank] as usize] {
                 let group = topology.groups[axes].group_of[rank] as usize;
                 list.push(groups[axes][group]);
             }

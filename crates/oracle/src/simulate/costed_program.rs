@@ -1,5 +1,6 @@
 //! A program with the cost of every task, worked out before the simulation.
 
+use super::contraction::Contraction;
 use super::task_cost::{Peer, RankProgram, Rendezvous, TaskCost};
 use super::topology::Topology;
 use super::usage::Usage;
@@ -10,7 +11,7 @@ use crate::cost::{
     SampleRead, link,
 };
 use partita_program::{
-    Body, BufferId, CollectiveKind, Count, Kernel, KernelShape, Program, View, Work,
+    Body, BufferId, Collective, CollectiveKind, Count, Kernel, KernelShape, Program, View, Work,
 };
 use partita_run::Trace;
 use partita_space::{Bytes, Rank, Seconds};
@@ -52,7 +53,11 @@ const MANY: f64 = 1e6;
 
 struct Builder<'a> {
     program: &'a Program,
+    /// Of all ranks.
     topology: &'a Topology,
+    /// Of the simulated ranks.
+    left: &'a Topology,
+    originals: &'a [Rank],
     classes: &'a Classes,
     costs: &'a dyn Costs,
     body_costs: Vec<BodyCosts>,
@@ -75,8 +80,8 @@ struct Builder<'a> {
 impl<'p> CostedProgram<'p> {
     pub fn new(
         program: &'p Program,
-        topology: &Topology,
-        classes: &Classes,
+        [topology, left]: [&Topology; 2],
+        (contraction, classes): (&Contraction, &Classes),
         costs: &dyn Costs,
     ) -> Result<Self, SimulateError> {
         let body_costs = program
@@ -88,28 +93,35 @@ impl<'p> CostedProgram<'p> {
         let mut builder = Builder {
             program,
             topology,
+            left,
+            originals: &contraction.originals,
             classes,
             costs,
             body_costs,
             flows: HashMap::new(),
             rendezvous: Vec::new(),
-            usage: Usage::new(topology, classes),
+            usage: Usage::new(left, classes),
             rendezvous_of: HashMap::new(),
             numbers: HashMap::new(),
             collective_costs: HashMap::new(),
             participants_of: HashMap::new(),
         };
         let mut participants = Vec::with_capacity(classes.len());
-        for class in 0..classes.len() {
+        let mut ranks = vec![0; classes.len()];
+        for (&class, &weight) in classes.class_of.iter().zip(&contraction.weights) {
+            ranks[class as usize] += weight;
+        }
+        for (class, &ranks) in ranks.iter().enumerate() {
             let body = classes.body_of[class];
+            let representative = classes.representatives[class];
             participants.push(RankProgram {
                 participant: Participant {
-                    rank: classes.representatives[class],
-                    ranks: classes.sizes[class],
+                    rank: contraction.originals[representative],
+                    ranks,
                     body,
                 },
                 body: &program.bodies[body as usize],
-                node: topology.node_of[classes.representatives[class]] as usize,
+                node: left.node_of[representative] as usize,
                 costs: builder.task_costs(class)?,
             });
         }
@@ -281,7 +293,8 @@ fn later(cost: KernelCost, kernel: &Kernel, delayed: &[(BufferId, Seconds)]) -> 
 
 impl Builder<'_> {
     fn task_costs(&mut self, class: usize) -> Result<Vec<TaskCost>, SimulateError> {
-        let rank = self.classes.representatives[class];
+        let here = self.classes.representatives[class];
+        let rank = self.originals[here];
         let body_index = self.classes.body_of[class] as usize;
         let program = self.program;
         let body = &program.bodies[body_index];
@@ -294,15 +307,17 @@ impl Builder<'_> {
                     cost: later(self.body_costs[body_index].kernels[id], kernel, &delayed),
                     traffic: self.body_costs[body_index].traffic[id],
                 },
-                Work::Load(load) => self.load(rank, load, body)?,
+                Work::Load(load) => self.load([rank, here], load, body)?,
                 Work::Store(store) => {
                     let bytes = store.source.bytes(&body.buffers);
                     TaskCost::file(self.costs.write(rank, bytes, ranks)?)
                 }
-                Work::Exchange(exchange) => self.exchange(rank, body_index, exchange.sequence)?,
+                Work::Exchange(exchange) => {
+                    self.exchange([rank, here], body_index, exchange.sequence)?
+                }
                 Work::Collective(collective) => {
                     let axes = self.topology.index_of(collective.group());
-                    self.collective(rank, collective.sequence, axes, &collective.kind, body)?
+                    self.collective([rank, here], collective, axes, body)?
                 }
             });
         }
@@ -324,9 +339,10 @@ impl Builder<'_> {
         Ok(delayed)
     }
 
+    /// A load of a rank, which is simulated as `here`.
     fn load(
         &self,
-        rank: Rank,
+        [rank, here]: [Rank; 2],
         load: &partita_program::Load,
         body: &Body,
     ) -> Result<TaskCost, SimulateError> {
@@ -338,37 +354,46 @@ impl Builder<'_> {
         let mut loads = Vec::new();
         let seconds = cost.seconds.0;
         let parts = [cost.link.0 / seconds, cost.adapters.0 / seconds];
-        self.usage.add_samples(rank, parts, &mut loads);
+        self.usage.add_samples(here, parts, &mut loads);
         Ok(TaskCost::Fetch { seconds, loads })
     }
 
+    /// An exchange of a rank, which is simulated as `here`.
     fn exchange(
         &mut self,
-        rank: Rank,
+        [rank, here]: [Rank; 2],
         body: usize,
         sequence: u32,
     ) -> Result<TaskCost, SimulateError> {
-        let peers_of = &self.topology.peers[rank];
+        let peers_of = |at: usize| {
+            let [peer, there] =
+                [(self.topology, rank), (self.left, here)].map(|(all, rank)| all.peers[rank][at]);
+            (peer as Rank, there as Rank)
+        };
         let messages = &self.body_costs[body].exchanges[&sequence];
         let out = messages
             .sends
             .iter()
-            .map(|&(at, bytes)| (rank, peers_of[at] as Rank, bytes));
+            .map(|&(at, bytes)| (peers_of(at), false, bytes));
         let back = messages
             .receives
             .iter()
-            .map(|&(at, bytes)| (peers_of[at] as Rank, rank, bytes));
-        let all: Vec<(Rank, Rank, u64)> = out.chain(back).collect();
+            .map(|&(at, bytes)| (peers_of(at), true, bytes));
+        let all: Vec<((Rank, Rank), bool, u64)> = out.chain(back).collect();
         let mut peers: BTreeMap<usize, Peer> = BTreeMap::new();
         let mut host = 0.0;
         let mut loads = Vec::new();
-        for (from, to, bytes) in all {
+        for ((other, there), is_received, bytes) in all {
+            let (from, to) = if is_received {
+                (other, rank)
+            } else {
+                (rank, other)
+            };
             let contention = self.contention(from, to, bytes, sequence);
             let cost = self.costs.message(from, to, Bytes(bytes), contention)?;
             host += cost.host.0;
-            let other = if from == rank { to } else { from };
             let task = self.peer_task(rank, other, sequence)?;
-            let participant = self.classes.class_of[other] as usize;
+            let participant = self.classes.class_of[there] as usize;
             let peer = peers.entry(participant).or_insert(Peer {
                 participant,
                 task,
@@ -376,12 +401,12 @@ impl Builder<'_> {
                 delay: 0.0,
                 latency: 0.0,
             });
-            peer.is_awaited |= to == rank;
-            if to == rank {
+            peer.is_awaited |= is_received;
+            if is_received {
                 let alone = self.costs.message(from, to, Bytes(bytes), 1.0)?.transfer.0;
                 let adapters = self.costs.message(from, to, Bytes(bytes), MANY)?.transfer.0 / MANY;
                 self.usage
-                    .add_message(from, to, [alone, adapters], &mut loads);
+                    .add_message(there, here, [alone, adapters], &mut loads);
             }
             let delay = cost.seconds().0;
             if delay > peer.delay {
@@ -443,14 +468,15 @@ impl Builder<'_> {
             })
     }
 
+    /// A collective of a rank, which is simulated as `here`.
     fn collective(
         &mut self,
-        rank: Rank,
-        sequence: u32,
+        [rank, here]: [Rank; 2],
+        collective: &Collective,
         axes: usize,
-        kind: &CollectiveKind,
         body: &Body,
     ) -> Result<TaskCost, SimulateError> {
+        let (sequence, kind) = (collective.sequence, &collective.kind);
         let group = self.topology.groups[axes].group_of[rank];
         let (cost, seconds) = match self.collective_costs.get(&(sequence, axes, group)) {
             Some(&known) => known,
@@ -464,12 +490,12 @@ impl Builder<'_> {
                 known
             }
         };
-        let (topology, classes) = (self.topology, self.classes);
+        let (left, classes) = (self.left, self.classes);
+        let members = &left.groups[axes].members[left.groups[axes].group_of[here] as usize];
         let participants_of = self
             .participants_of
             .entry((axes, group))
             .or_insert_with(|| {
-                let members = &topology.groups[axes].members[group as usize];
                 let mut all: Vec<u32> =
                     members.iter().map(|&rank| classes.class_of[rank]).collect();
                 all.sort_unstable();
@@ -493,9 +519,8 @@ impl Builder<'_> {
                 loads: Vec::new(),
             });
         }
-        let members = &topology.groups[axes].members[group as usize];
         let loads = &mut self.rendezvous[rendezvous].loads;
-        self.usage.add_member(rank, members, seconds, loads);
+        self.usage.add_member(here, members, seconds, loads);
         Ok(TaskCost::Collective {
             rendezvous,
             latency: cost.latency.0,

@@ -1,8 +1,9 @@
 //! Peers, groups and nodes of every rank.
 
 use super::SimulateError;
+use super::contraction::Contraction;
 use partita_program::{Group, Program, Work};
-use partita_space::{Offset, Rank};
+use partita_space::{Mesh, Offset, Rank};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Peers, groups and nodes of every rank, as integers.
@@ -73,6 +74,52 @@ impl Topology {
         })
     }
 
+    /// The topology of a contraction of the mesh; none where its ranks have other surroundings than theirs in
+    /// the program: peers of other classes or over other links, groups without a class, nodes without a rank.
+    pub fn contracted(
+        &self,
+        program: &Program,
+        contraction: &Contraction,
+        link: &dyn Fn(Rank, Rank) -> u32,
+    ) -> Option<Self> {
+        let originals = &contraction.originals;
+        let (node_of, node_ranks) = nodes(originals.len(), &|rank| {
+            self.node_of[originals[rank]] as usize
+        });
+        let is_whole = |ranks: &Vec<Rank>| {
+            let node = self.node_of[originals[ranks[0]]] as usize;
+            self.node_ranks[node].len() == ranks.len()
+        };
+        if !node_ranks.iter().all(is_whole) {
+            return None;
+        }
+        let mut peers = Vec::with_capacity(originals.len());
+        for (rank, &original) in originals.iter().enumerate() {
+            let offsets = self.offsets[program.class_of[original] as usize].iter();
+            let all = offsets.zip(&self.peers[original]).map(|(&offset, &there)| {
+                let peer = contraction.neighbor(rank, offset)?;
+                let is_like = program.class_of[originals[peer]] == program.class_of[there as usize];
+                // The peer, too, sees such a rank at this link.
+                let back = program.mesh.neighbor(originals[peer], offset.reversed())?;
+                let is_mutual = program.class_of[back] == program.class_of[original]
+                    && contraction.neighbor(peer, offset.reversed()) == Some(rank);
+                let is_linked = link(original, there as Rank) == link(back, originals[peer]);
+                (is_like && is_mutual && is_linked).then_some(peer as u32)
+            });
+            peers.push(all.collect::<Option<Vec<u32>>>()?);
+        }
+        let groups = self.groups.iter();
+        let groups = groups.map(|groups| groups.contracted(program, contraction));
+        Some(Self {
+            offsets: self.offsets.clone(),
+            peers,
+            body_groups: self.body_groups.clone(),
+            groups: groups.collect::<Option<_>>()?,
+            node_of,
+            node_ranks,
+        })
+    }
+
     /// Index of a kind of group in `groups`.
     pub fn index_of(&self, kind: Group) -> usize {
         self.groups
@@ -131,19 +178,7 @@ fn nodes(ranks: usize, node: &dyn Fn(Rank) -> usize) -> (Vec<u32>, Vec<Vec<Rank>
 
 impl GroupSet {
     fn new(program: &Program, kind: Group, node_of: &[u32], node_ranks: &[Vec<Rank>]) -> Self {
-        let mesh = &program.mesh;
-        let mut number: HashMap<Rank, u32> = HashMap::new();
-        let mut members: Vec<Vec<Rank>> = Vec::new();
-        let mut group_of = Vec::with_capacity(mesh.ranks());
-        for rank in 0..mesh.ranks() {
-            let next = members.len() as u32;
-            let group = *number.entry(kind.first(mesh, rank)).or_insert(next);
-            if group == next {
-                members.push(Vec::new());
-            }
-            members[group as usize].push(rank);
-            group_of.push(group);
-        }
+        let (group_of, members) = members(&program.mesh, kind);
         let contention = contention(&members, &group_of, node_of, node_ranks);
         Self {
             kind,
@@ -152,6 +187,48 @@ impl GroupSet {
             contention,
         }
     }
+
+    /// None where a group has not all classes that it has in the program.
+    fn contracted(&self, program: &Program, contraction: &Contraction) -> Option<Self> {
+        let (group_of, members) = members(&contraction.mesh, self.kind);
+        let originals = &contraction.originals;
+        let mut contention = Vec::with_capacity(members.len());
+        for left in &members {
+            let group = self.group_of[originals[left[0]]] as usize;
+            let left: BTreeSet<u32> = left
+                .iter()
+                .map(|&rank| program.class_of[originals[rank]])
+                .collect();
+            let mut all = self.members[group].iter();
+            if !all.all(|&rank| left.contains(&program.class_of[rank])) {
+                return None;
+            }
+            contention.push(self.contention[group]);
+        }
+        Some(Self {
+            kind: self.kind,
+            group_of,
+            members,
+            contention,
+        })
+    }
+}
+
+/// The group of each rank, and the members of each group.
+fn members(mesh: &Mesh, kind: Group) -> (Vec<u32>, Vec<Vec<Rank>>) {
+    let mut number: HashMap<Rank, u32> = HashMap::new();
+    let mut members: Vec<Vec<Rank>> = Vec::new();
+    let mut group_of = Vec::with_capacity(mesh.ranks());
+    for rank in 0..mesh.ranks() {
+        let next = members.len() as u32;
+        let group = *number.entry(kind.first(mesh, rank)).or_insert(next);
+        if group == next {
+            members.push(Vec::new());
+        }
+        members[group as usize].push(rank);
+        group_of.push(group);
+    }
+    (group_of, members)
 }
 
 /// How many groups send over the network adapters of the busiest node of each group.

@@ -108,7 +108,13 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
         }
     );
     let classes = counted(prediction.classes, "class", "classes");
-    let ranks = format!("{} in {classes}", prediction.ranks);
+    let ranks = match prediction.simulated_ranks {
+        None => format!("{} in {classes}", prediction.ranks),
+        Some(some) => format!(
+            "{}, of which {some} in {classes} are simulated, inner ones for others",
+            prediction.ranks
+        ),
+    };
     let mut pairs = vec![
         ("model", predicted.model.clone()),
         ("strategy", predicted.strategy.clone()),

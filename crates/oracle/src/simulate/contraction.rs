@@ -1,0 +1,230 @@
+//! A smaller mesh in which inner ranks along space stand for others that do the same.
+//!
+//! Ranks far from all borders do the same at nearly the same times. So of a long row of equal ranks only some are
+//! simulated: the first and the last, and inner ones that have inner ranks as neighbors. Costs stay those of the
+//! whole mesh: links within and between nodes, collectives of all members, groups that share adapters. Left out is
+//! only how delays from the borders fade over the ranks that are cut out.
+
+use super::topology::Topology;
+use partita_program::Program;
+use partita_space::{AXES, Axis, Coord, Mesh, Offset, Rank};
+use std::collections::HashMap;
+
+/// Ranks in space up to which all are simulated, and to which more are cut down where that is possible.
+pub(super) const SIMULATED_MAX: usize = 128;
+
+/// The longest period of equal ranks along an axis: ranks of a node, usually.
+const PERIOD_MAX: usize = 16;
+
+/// Some ranks of a mesh, themselves a mesh.
+pub(super) struct Contraction {
+    /// The mesh of what is left.
+    pub mesh: Mesh,
+    /// Per rank of it, the rank of the program.
+    pub originals: Vec<Rank>,
+    /// Per rank of it, how many ranks of the program it stands for.
+    pub weights: Vec<usize>,
+    /// The whole mesh.
+    world: Mesh,
+}
+
+/// A coordinate along an axis that is kept.
+#[derive(Clone, Copy)]
+struct Kept {
+    coordinate: usize,
+    /// Coordinates that it stands for.
+    weight: usize,
+    /// Equal where all ranks do the same at the same places of their nodes.
+    sign: u32,
+    /// Whether no node holds ranks on both sides of its start.
+    starts_nodes: bool,
+}
+
+impl Contraction {
+    /// All ranks.
+    pub fn none(program: &Program) -> Self {
+        let ranks = program.mesh.ranks();
+        Self {
+            mesh: program.mesh,
+            originals: (0..ranks).collect(),
+            weights: vec![1; ranks],
+            world: program.mesh,
+        }
+    }
+
+    /// None where there are few ranks in space, or no equal ones in a row.
+    pub fn of(program: &Program, world: &Topology) -> Option<Self> {
+        let space = [Axis::Depth, Axis::Height, Axis::Width];
+        let extents = space.map(|axis| program.mesh.extent(axis));
+        let on_submesh = |kind: &partita_program::Group| kind.submesh.is_some();
+        if extents.into_iter().product::<usize>() <= SIMULATED_MAX
+            || world.groups.iter().any(|groups| on_submesh(&groups.kind))
+        {
+            return None;
+        }
+        let mut kept = space.map(|axis| coordinates(program, world, axis));
+        while kept.iter().map(Vec::len).product::<usize>() > SIMULATED_MAX {
+            let mut longest: Vec<usize> = (0..3).collect();
+            longest.sort_by_key(|&at| std::cmp::Reverse(kept[at].len()));
+            if !longest.into_iter().any(|at| cut(&mut kept[at])) {
+                break;
+            }
+        }
+        if (0..3).all(|at| kept[at].len() == extents[at]) {
+            return None;
+        }
+        let mut along: [Vec<Kept>; 7] = AXES.map(|axis| coordinates_of(program.mesh.extent(axis)));
+        for (axis, kept) in space.into_iter().zip(kept) {
+            along[axis.index()] = kept;
+        }
+        let mesh = Mesh::new(std::array::from_fn(|axis| along[axis].len()));
+        let at = |rank: Rank| {
+            let coord = mesh.coord(rank);
+            let kept: [Kept; 7] = std::array::from_fn(|axis| along[axis][coord[axis]]);
+            let original: Coord = kept.map(|one| one.coordinate);
+            let weight: usize = kept.iter().map(|one| one.weight).product();
+            (program.mesh.rank(original), weight)
+        };
+        let (originals, weights) = (0..mesh.ranks()).map(at).unzip();
+        Some(Self {
+            mesh,
+            originals,
+            weights,
+            world: program.mesh,
+        })
+    }
+
+    /// The rank at an offset; an offset of more than half of the mesh leads over its border.
+    pub fn neighbor(&self, rank: Rank, offset: Offset) -> Option<Rank> {
+        let mut coord = self.mesh.coord(rank);
+        for axis in AXES {
+            let (all, left) = (self.world.extent(axis), self.mesh.extent(axis));
+            let (step, at) = (offset.0[axis.index()], &mut coord[axis.index()]);
+            let is_far = 2 * step.unsigned_abs() as usize > all;
+            let shorter = if is_far { all as i64 - left as i64 } else { 0 };
+            let step = i64::from(step) - shorter * i64::from(step.signum());
+            let there = usize::try_from(*at as i64 + step).ok();
+            *at = there.filter(|&there| there < left)?;
+        }
+        Some(self.mesh.rank(coord))
+    }
+}
+
+fn coordinates_of(extent: usize) -> Vec<Kept> {
+    let one = |coordinate| Kept {
+        coordinate,
+        weight: 1,
+        sign: 0,
+        starts_nodes: false,
+    };
+    (0..extent).map(one).collect()
+}
+
+/// All coordinates along an axis, with what tells them apart.
+fn coordinates(program: &Program, world: &Topology, axis: Axis) -> Vec<Kept> {
+    let mesh = &program.mesh;
+    let mut along = coordinates_of(mesh.extent(axis));
+    let mut signs: Vec<Vec<(u32, u32)>> = vec![Vec::new(); along.len()];
+    along.iter_mut().for_each(|one| one.starts_nodes = true);
+    let mut back = Offset::default();
+    back.0[axis.index()] = -1;
+    for rank in 0..mesh.ranks() {
+        let at = mesh.coord(rank)[axis.index()];
+        let node = world.node_of[rank];
+        let place = world.node_ranks[node as usize].partition_point(|&other| other < rank);
+        signs[at].push((program.class_of[rank], place as u32));
+        if let Some(before) = mesh.neighbor(rank, back) {
+            along[at].starts_nodes &= world.node_of[before] != node;
+        }
+    }
+    let mut numbers = HashMap::new();
+    for (one, sign) in along.iter_mut().zip(signs) {
+        let next = numbers.len() as u32;
+        one.sign = *numbers.entry(sign).or_insert(next);
+    }
+    along
+}
+
+/// Cuts out one period of a run of equal coordinates of at least two more, at the border of nodes; false where there is
+/// none.
+fn cut(along: &mut Vec<Kept>) -> bool {
+    for period in 1..=PERIOD_MAX.min(along.len() / 3) {
+        let is_like = |at: usize| along[at].sign == along[at + period].sign;
+        let ends = along.len() - period;
+        let mut first = 0;
+        while first < ends {
+            let run = (first..ends).take_while(|&at| is_like(at)).count();
+            if run >= 2 * period {
+                // Coordinates before and after it are like those that were its neighbors.
+                let starts = first + 1..=first + run - period;
+                let middle = first + run / 2;
+                let starts = starts.filter(|&at| along[at].starts_nodes);
+                if let Some(start) = starts.min_by_key(|&at| at.abs_diff(middle)) {
+                    for at in start..start + period {
+                        along[at + period].weight += along[at].weight;
+                    }
+                    along.drain(start..start + period);
+                    return true;
+                }
+            }
+            first += run + 1;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Coordinates of these signs, whose nodes start at each multiple of `node`.
+    fn row(signs: &[u32], node: usize) -> Vec<Kept> {
+        let mut along = coordinates_of(signs.len());
+        for (at, one) in along.iter_mut().enumerate() {
+            (one.sign, one.starts_nodes) = (signs[at], at % node == 0);
+        }
+        along
+    }
+
+    fn left(mut along: Vec<Kept>) -> Vec<(usize, usize)> {
+        while cut(&mut along) {}
+        along
+            .iter()
+            .map(|one| (one.coordinate, one.weight))
+            .collect()
+    }
+
+    #[test]
+    fn the_first_the_last_and_two_inner_ones_are_left() {
+        let even = row(&[0, 1, 1, 1, 1, 1, 1, 2], 1);
+        let kept = left(even);
+        assert_eq!(
+            kept.iter().map(|one| one.1).collect::<Vec<_>>(),
+            [1, 1, 5, 1]
+        );
+        assert_eq!((kept[0].0, kept[1].0, kept[3].0), (0, 1, 7));
+        // Two lengths of parts.
+        let kept = left(row(&[0, 1, 1, 1, 1, 3, 3, 3, 3, 2], 1));
+        assert_eq!(kept.len(), 6);
+        assert_eq!(kept.iter().map(|one| one.1).sum::<usize>(), 10);
+    }
+
+    #[test]
+    fn nodes_are_kept_whole() {
+        // Sixteen ranks on nodes of four: first, inner and last node.
+        let signs = [0, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 5];
+        let kept = left(row(&signs, 4));
+        let expected: Vec<usize> = (0..4).chain(8..16).collect();
+        assert_eq!(kept.iter().map(|one| one.0).collect::<Vec<_>>(), expected);
+        assert_eq!(kept.iter().map(|one| one.1).sum::<usize>(), 16);
+        // All ranks on one node.
+        assert_eq!(left(row(&[0, 1, 1, 1, 1, 1, 1, 2], 100)).len(), 8);
+    }
+
+    #[test]
+    fn unlike_ranks_are_kept() {
+        assert_eq!(left(row(&[0, 1, 2, 3, 4, 5], 1)).len(), 6);
+        assert_eq!(left(row(&[0, 1, 1, 2], 1)).len(), 4);
+        assert_eq!(left(row(&[], 1)).len(), 0);
+    }
+}
