@@ -69,7 +69,7 @@ pub use offload::{OffloadedEpoch, OffloadedWork, ProcessWork};
 pub use partita_cluster::{LayerPrecision, TransferTime};
 pub use prediction::{Prediction, TaskPrediction, predict};
 pub use simulate::{
-    Breakdown, Classes, Mode, SimulateError, Simulation, add_paths, refine, simulate,
+    Breakdown, Classes, Contracted, Mode, SimulateError, Simulation, add_paths, refine, simulate,
 };
 pub use uncertainty::{
     Interval, Probability, Spread, StepUncertainty, TimeSource, Uncertainty, probabilities_fastest,

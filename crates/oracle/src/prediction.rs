@@ -125,7 +125,7 @@ impl Prediction {
             bottleneck: bottleneck(program, simulation),
             limits: limits(program, simulation),
             classes: simulation.participants.len(),
-            simulated_ranks: simulation.simulated_ranks,
+            simulated_ranks: simulation.contracted.as_ref().map(|one| one.ranks),
             basis: simulation.basis,
             precision: precision::of_program(program, simulation.precision),
             kernel_bases: kernel_bases(simulation),
@@ -320,7 +320,11 @@ fn tasks(program: &Program, simulation: &Simulation) -> Vec<TaskPrediction> {
     }
     let mut table = Vec::new();
     for (class, body) in program.bodies.iter().enumerate() {
-        let parts = ranks[class] * simulation.steps as f64;
+        let simulated = match &simulation.contracted {
+            Some(contracted) => contracted.classes[class] as usize,
+            None => class,
+        };
+        let parts = ranks[simulated] * simulation.steps as f64;
         if parts == 0.0 {
             continue;
         }
@@ -334,7 +338,7 @@ fn tasks(program: &Program, simulation: &Simulation) -> Vec<TaskPrediction> {
                 phase: task.origin.phase,
                 flops: count.flops,
                 bytes: count.read + count.written,
-                seconds: Seconds(sums[class][id] / parts),
+                seconds: Seconds(sums[simulated][id] / parts),
             });
         }
     }

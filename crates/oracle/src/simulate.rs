@@ -99,6 +99,15 @@ pub struct Participant {
     pub body: u32,
 }
 
+/// Some ranks that were simulated in place of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contracted {
+    /// Number of them.
+    pub ranks: usize,
+    /// For each class of the program one of which a rank was simulated, and whose tasks cost the same.
+    pub classes: Vec<u32>,
+}
+
 /// The result of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Simulation {
@@ -120,8 +129,8 @@ pub struct Simulation {
     pub path_latency: Seconds,
     /// How sure the makespan is.
     pub uncertainty: StepUncertainty,
-    /// How many ranks were simulated, where inner ranks of a large mesh in space stand for others.
-    pub simulated_ranks: Option<usize>,
+    /// Which ranks were simulated, where inner ranks of a large mesh in space stand for others.
+    pub contracted: Option<Contracted>,
     /// Participants, in the order of their ranks.
     pub participants: Vec<Participant>,
     /// Per participant, a trace for each step.
@@ -140,7 +149,7 @@ pub struct Simulation {
 /// In [`Mode::Classes`] the classes of the program are split until they are stable ([`refine`]), so
 /// that the result is that of [`Mode::Ranks`]. Of more than 128 ranks in space only some inner ones are
 /// simulated, where they do the same: of a row of equal ones along depth, height or width two, or a node of
-/// them. Their costs are those in the whole mesh; `simulated_ranks` says how many are left.
+/// them. Their costs are those in the whole mesh; `contracted` says how many are left.
 /// Errors: an unknown cost, or a deadlock (which `verify` finds first).
 pub fn simulate(
     program: &Program,
@@ -162,7 +171,6 @@ pub fn simulate(
         let left = topology.contracted(program, &contraction, &link)?;
         Some((contraction, left))
     });
-    let simulated_ranks = contracted.as_ref().map(|(one, _)| one.mesh.ranks());
     let (contraction, left) = match &contracted {
         Some((contraction, left)) => (contraction, left),
         None => (&Contraction::none(program), &topology),
@@ -194,7 +202,7 @@ pub fn simulate(
             paths,
             exchanges_activations: composition::exchanges_activations(program),
         },
-        simulated_ranks,
+        contracted: contracted.as_ref().map(|(one, _)| one.told(program)),
         participants: costed
             .participants
             .iter()

@@ -5,9 +5,10 @@
 //! whole mesh: links within and between nodes, collectives of all members, groups that share adapters. Left out is
 //! only how delays from the borders fade over the ranks that are cut out.
 
+use super::Contracted;
 use super::topology::Topology;
-use partita_program::Program;
-use partita_space::{AXES, Axis, Coord, Mesh, Offset, Rank};
+use partita_program::{Body, CollectiveKind, Program, Task, View, Work};
+use partita_space::{AXES, Axis, Bytes, Coord, Mesh, Offset, Rank};
 use std::collections::HashMap;
 
 /// Ranks in space up to which all are simulated, and to which more are cut down where that is possible.
@@ -26,6 +27,8 @@ pub(super) struct Contraction {
     pub weights: Vec<usize>,
     /// The whole mesh.
     world: Mesh,
+    /// Per rank of the program the first class whose body costs the same.
+    pub alike: Vec<u32>,
 }
 
 /// A coordinate along an axis that is kept.
@@ -49,6 +52,7 @@ impl Contraction {
             originals: (0..ranks).collect(),
             weights: vec![1; ranks],
             world: program.mesh,
+            alike: program.class_of.clone(),
         }
     }
 
@@ -62,7 +66,10 @@ impl Contraction {
         {
             return None;
         }
-        let mut kept = space.map(|axis| coordinates(program, world, axis));
+        let first = first_alike(&program.bodies);
+        let alike = program.class_of.iter().map(|&class| first[class as usize]);
+        let alike: Vec<u32> = alike.collect();
+        let mut kept = space.map(|axis| coordinates(&program.mesh, &alike, world, axis));
         while kept.iter().map(Vec::len).product::<usize>() > SIMULATED_MAX {
             let mut longest: Vec<usize> = (0..3).collect();
             longest.sort_by_key(|&at| std::cmp::Reverse(kept[at].len()));
@@ -91,7 +98,25 @@ impl Contraction {
             originals,
             weights,
             world: program.mesh,
+            alike,
         })
+    }
+
+    /// Its size, and a class of its ranks for each class of the program.
+    pub fn told(&self, program: &Program) -> Contracted {
+        let mut kept = HashMap::new();
+        for &rank in &self.originals {
+            kept.entry(self.alike[rank])
+                .or_insert(program.class_of[rank]);
+        }
+        let ranks = program.representatives().into_iter();
+        let classes = ranks.map(|rank| kept.get(&self.alike[rank]));
+        Contracted {
+            ranks: self.mesh.ranks(),
+            classes: classes
+                .map(|class| *class.expect("a coordinate of each kind is kept"))
+                .collect(),
+        }
     }
 
     /// The rank at an offset; an offset of more than half of the mesh leads over its border.
@@ -120,9 +145,70 @@ fn coordinates_of(extent: usize) -> Vec<Kept> {
     (0..extent).map(one).collect()
 }
 
+/// For each body the first that costs the same: it is equal but for where views lie in their buffers, as those of a
+/// rank's part in what it has gathered.
+fn first_alike(bodies: &[Body]) -> Vec<u32> {
+    let mut known: HashMap<(usize, usize, Bytes), Vec<(u32, Vec<Task>)>> = HashMap::new();
+    let mut first = Vec::with_capacity(bodies.len());
+    for (class, body) in (0..).zip(bodies) {
+        let tasks: Vec<Task> = body.tasks.iter().map(without_starts).collect();
+        let key = (tasks.len(), body.buffers.len(), body.memory());
+        let known = known.entry(key).or_default();
+        let is_like = |(other, others): &&(u32, Vec<Task>)| {
+            *others == tasks && bodies[*other as usize].buffers == body.buffers
+        };
+        match known.iter().find(is_like) {
+            Some(&(other, _)) => first.push(other),
+            None => {
+                known.push((class, tasks));
+                first.push(class);
+            }
+        }
+    }
+    first
+}
+
+/// A task with all views at the start of their buffers.
+fn without_starts(task: &Task) -> Task {
+    let mut task = task.clone();
+    fn clear(view: &mut View) {
+        view.start = [0; 5];
+    }
+    match &mut task.work {
+        Work::Compute {
+            kernel, workspace, ..
+        } => {
+            kernel.each_view_mut(&mut clear);
+            workspace.iter_mut().for_each(clear);
+        }
+        Work::Exchange(exchange) => {
+            let sends = exchange.sends.iter_mut().map(|send| &mut send.view);
+            sends.for_each(clear);
+            let receives = exchange.receives.iter_mut();
+            receives.map(|receive| &mut receive.view).for_each(clear);
+        }
+        Work::Collective(collective) => match &mut collective.kind {
+            CollectiveKind::AllReduce { views } => views.iter_mut().for_each(clear),
+            CollectiveKind::AllGather { source, targets } => {
+                targets.iter_mut().for_each(clear);
+                clear(source);
+            }
+            CollectiveKind::ReduceScatter { sources, target } => {
+                sources.iter_mut().for_each(clear);
+                clear(target);
+            }
+            CollectiveKind::AllToAll { sources, targets } => {
+                sources.iter_mut().chain(targets).for_each(clear);
+            }
+        },
+        Work::Load(load) => clear(&mut load.target),
+        Work::Store(store) => clear(&mut store.source),
+    }
+    task
+}
+
 /// All coordinates along an axis, with what tells them apart.
-fn coordinates(program: &Program, world: &Topology, axis: Axis) -> Vec<Kept> {
-    let mesh = &program.mesh;
+fn coordinates(mesh: &Mesh, alike: &[u32], world: &Topology, axis: Axis) -> Vec<Kept> {
     let mut along = coordinates_of(mesh.extent(axis));
     let mut signs: Vec<Vec<(u32, u32)>> = vec![Vec::new(); along.len()];
     along.iter_mut().for_each(|one| one.starts_nodes = true);
@@ -132,7 +218,7 @@ fn coordinates(program: &Program, world: &Topology, axis: Axis) -> Vec<Kept> {
         let at = mesh.coord(rank)[axis.index()];
         let node = world.node_of[rank];
         let place = world.node_ranks[node as usize].partition_point(|&other| other < rank);
-        signs[at].push((program.class_of[rank], place as u32));
+        signs[at].push((alike[rank], place as u32));
         if let Some(before) = mesh.neighbor(rank, back) {
             along[at].starts_nodes &= world.node_of[before] != node;
         }

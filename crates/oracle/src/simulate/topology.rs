@@ -82,7 +82,7 @@ impl Topology {
         contraction: &Contraction,
         link: &dyn Fn(Rank, Rank) -> u32,
     ) -> Option<Self> {
-        let originals = &contraction.originals;
+        let (originals, alike) = (&contraction.originals, &contraction.alike);
         let (node_of, node_ranks) = nodes(originals.len(), &|rank| {
             self.node_of[originals[rank]] as usize
         });
@@ -98,10 +98,10 @@ impl Topology {
             let offsets = self.offsets[program.class_of[original] as usize].iter();
             let all = offsets.zip(&self.peers[original]).map(|(&offset, &there)| {
                 let peer = contraction.neighbor(rank, offset)?;
-                let is_like = program.class_of[originals[peer]] == program.class_of[there as usize];
+                let is_like = alike[originals[peer]] == alike[there as usize];
                 // The peer, too, sees such a rank at this link.
                 let back = program.mesh.neighbor(originals[peer], offset.reversed())?;
-                let is_mutual = program.class_of[back] == program.class_of[original]
+                let is_mutual = alike[back] == alike[original]
                     && contraction.neighbor(peer, offset.reversed()) == Some(rank);
                 let is_linked = link(original, there as Rank) == link(back, originals[peer]);
                 (is_like && is_mutual && is_linked).then_some(peer as u32)
@@ -109,7 +109,7 @@ impl Topology {
             peers.push(all.collect::<Option<Vec<u32>>>()?);
         }
         let groups = self.groups.iter();
-        let groups = groups.map(|groups| groups.contracted(program, contraction));
+        let groups = groups.map(|groups| groups.contracted(contraction));
         Some(Self {
             offsets: self.offsets.clone(),
             peers,
@@ -189,18 +189,15 @@ impl GroupSet {
     }
 
     /// None where a group has not all classes that it has in the program.
-    fn contracted(&self, program: &Program, contraction: &Contraction) -> Option<Self> {
+    fn contracted(&self, contraction: &Contraction) -> Option<Self> {
         let (group_of, members) = members(&contraction.mesh, self.kind);
-        let originals = &contraction.originals;
+        let (originals, alike) = (&contraction.originals, &contraction.alike);
         let mut contention = Vec::with_capacity(members.len());
         for left in &members {
             let group = self.group_of[originals[left[0]]] as usize;
-            let left: BTreeSet<u32> = left
-                .iter()
-                .map(|&rank| program.class_of[originals[rank]])
-                .collect();
+            let left: BTreeSet<u32> = left.iter().map(|&rank| alike[originals[rank]]).collect();
             let mut all = self.members[group].iter();
-            if !all.all(|&rank| left.contains(&program.class_of[rank])) {
+            if !all.all(|&rank| left.contains(&alike[rank])) {
                 return None;
             }
             contention.push(self.contention[group]);
