@@ -148,7 +148,8 @@ fn coordinates_of(extent: usize) -> Vec<Kept> {
 /// For each body the first that costs the same: it is equal but for where views lie in their buffers, as those of a
 /// rank's part in what it has gathered.
 fn first_alike(bodies: &[Body]) -> Vec<u32> {
-    let mut known: HashMap<(usize, usize, Bytes), Vec<(u32, Vec<Task>)>> = HashMap::new();
+    type Known = HashMap<(usize, usize, Bytes), Vec<(u32, Vec<Task>)>>;
+    let mut known = Known::new();
     let mut first = Vec::with_capacity(bodies.len());
     for (class, body) in (0..).zip(bodies) {
         let tasks: Vec<Task> = body.tasks.iter().map(without_starts).collect();
