@@ -140,7 +140,7 @@ fn each_of_64_ranks_in_space_has_the_body_of_its_class() {
     for (name, spatial, most) in [
         ("unet3d@64", [4, 4, 4], 27),
         ("unet3d@32", [16, 2, 2], 64),
-        ("unet3d@48", [3, 5, 4], 60),
+        ("unet3d@64", [3, 5, 4], 60),
         // Each rank takes another part of the gradient of what all have gathered.
         ("cosmoflow@32", [4, 4, 4], 64),
     ] {
