@@ -14,12 +14,9 @@ use std::sync::{Mutex, PoisonError};
 
 /// What the name of a model file ends in.
 const END: &str = "model";
-/// What the name of a program that PyTorch exported ends in.
-const EXPORTED: &str = "pt2";
-
 /// What a model may be.
-const POSSIBLE: &str = "a file in the form that `partita inspect MODEL --text` prints, a .pt2 file of torch.export.save, or a \
-                        name that `partita models` lists";
+const POSSIBLE: &str = "a file in the form that `partita inspect MODEL --text` prints, a .pt2 file of torch.export.save, an \
+                        .onnx file, or a name that `partita models` lists";
 
 /// A model cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +85,7 @@ pub enum ModelError {
         /// The first error in its text.
         source: Box<text::TextError>,
     },
-    /// An exported program cannot be imported.
+    /// An exported network cannot be imported.
     #[error("{path}: {source}")]
     Import {
         /// The file.
@@ -98,7 +95,7 @@ pub enum ModelError {
     },
     /// An exported network whose loss nothing names.
     #[error(
-        "{path} has no loss, as networks of PyTorch have none{}",
+        "{path} has no loss, as exported networks have none{}",
         Help::possible("the losses of the page \"Models\"").nearest(format_args!("`loss = \"{nearest}\"` in the run file"))
     )]
     NoLoss {
@@ -201,7 +198,7 @@ pub fn resolve(asked: &str) -> Result<Graph, ModelError> {
     text::parse(&text).map_err(not_a_model)
 }
 
-/// Imports an exported program.
+/// Imports an exported network.
 ///
 /// Errors: a file that cannot be read or expressed.
 pub fn import(path: &str, options: &Options) -> Result<Imported, ModelError> {
@@ -213,7 +210,7 @@ pub fn import(path: &str, options: &Options) -> Result<Imported, ModelError> {
 
 /// Checks that the loss of a model is not only assumed.
 ///
-/// Errors: an exported program, which has none.
+/// Errors: an exported network, which has none.
 pub fn check_loss(name: &str, graph: &Graph) -> Result<(), ModelError> {
     if !is_exported(Path::new(name)) {
         return Ok(());
@@ -226,7 +223,8 @@ pub fn check_loss(name: &str, graph: &Graph) -> Result<(), ModelError> {
 }
 
 fn is_exported(path: &Path) -> bool {
-    path.extension().is_some_and(|end| end == EXPORTED)
+    let mut ends = partita_import::ENDS.into_iter();
+    ends.any(|known| path.extension().is_some_and(|end| end == known))
 }
 
 /// Where the page of the manual is that says how a network is written.
@@ -241,7 +239,7 @@ fn foreign(path: &Path) -> Option<(&'static str, &'static str)> {
             "Python, and a model is a text that lists its layers",
             PYTORCH_PAGE,
         ),
-        "onnx" | "pb" | "tflite" => (
+        "pb" | "tflite" => (
             "a network of another format, which is not read",
             PYTORCH_PAGE,
         ),

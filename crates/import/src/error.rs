@@ -22,6 +22,30 @@ pub enum ImportError {
         /// What is wrong.
         fault: String,
     },
+    /// The file is no ONNX model, or is damaged.
+    #[error(
+        "{fault}{}",
+        Help::advice("write it by `torch.onnx.export(module, (example,), FILE, dynamo=True)`")
+    )]
+    DamagedOnnx {
+        /// What is wrong.
+        fault: String,
+    },
+    /// The operators of an ONNX model have another version.
+    #[error(
+        "it has opset {found} of ONNX's operators, and {least} to {most} are read{}",
+        Help::advice(
+            "export it again with another opset, or convert it by `onnx.version_converter`"
+        )
+    )]
+    Opset {
+        /// Its version; 0 if it says none.
+        found: i64,
+        /// The first that is read.
+        least: i64,
+        /// The last that is read.
+        most: i64,
+    },
     /// The file's schema has another major version.
     #[error(
         "it has version {found} of the schema of exported programs, and {possible} is read{}",

@@ -117,6 +117,8 @@ pub(crate) enum Operation {
 pub(crate) enum Padding {
     /// On both sides of each spatial dim.
     Both(Vec<usize>),
+    /// Before and behind, of each spatial dim.
+    Sides(Vec<(usize, usize)>),
     /// As much as keeps the extents, the larger part behind.
     Same,
 }

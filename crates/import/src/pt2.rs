@@ -25,7 +25,7 @@ const WEIGHTS: &str = "data/weights/model_weights_config.json";
 ///
 /// Errors: a file of another kind or version, a damaged one, operators that cannot be expressed (all of them),
 /// several inputs, several outputs of which none is chosen.
-pub fn read(path: &Path, options: &Options) -> Result<Imported, ImportError> {
+pub(crate) fn read(path: &Path, options: &Options) -> Result<Imported, ImportError> {
     let mut archive = Archive::open(path, PROGRAM)?;
     let network = network(&mut archive)?;
     let name = path
@@ -37,7 +37,7 @@ pub fn read(path: &Path, options: &Options) -> Result<Imported, ImportError> {
 /// Reads the parameters and buffers of a network, by their names in the state dict.
 ///
 /// Errors: a file of another kind or a damaged one, tensors that are pickled or of a type that is not read.
-pub fn read_weights(path: &Path) -> Result<Vec<Weight>, ImportError> {
+pub(crate) fn read_weights(path: &Path) -> Result<Vec<Weight>, ImportError> {
     let mut archive = Archive::open(path, PROGRAM)?;
     let text = archive.text(WEIGHTS)?;
     let payloads: Payloads = parse(WEIGHTS, &text)?;
@@ -310,6 +310,7 @@ fn weight(archive: &mut Archive, name: String, payload: &Payload) -> Result<Weig
     let values = values.ok_or_else(|| fault("is longer than its file"))?;
     Ok(Weight {
         name,
+        storage: format!("{} {offset} {shape:?} {strides:?}", payload.path_name),
         shape,
         element,
         values,

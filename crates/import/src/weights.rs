@@ -13,6 +13,8 @@ pub struct Weight {
     pub element: Element,
     /// In row-major order.
     pub values: Vec<f64>,
+    /// What it shares with other names of the same numbers.
+    pub storage: String,
 }
 
 /// Types of stored numbers.
@@ -56,6 +58,41 @@ impl Element {
             13 => Self::Bf16,
             _ => return None,
         })
+    }
+
+    /// Its word in files of safetensors.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::U8 => "U8",
+            Self::I8 => "I8",
+            Self::I16 => "I16",
+            Self::I32 => "I32",
+            Self::I64 => "I64",
+            Self::F16 => "F16",
+            Self::Bf16 => "BF16",
+            Self::F32 => "F32",
+            Self::F64 => "F64",
+            Self::Bool => "BOOL",
+        }
+    }
+
+    /// Numbers as little-endian bytes; those without a value of this type are rounded to the nearest.
+    pub fn encode(self, values: &[f64]) -> Vec<u8> {
+        fn all<const N: usize>(values: &[f64], encode: impl Fn(f64) -> [u8; N]) -> Vec<u8> {
+            values.iter().flat_map(|&value| encode(value)).collect()
+        }
+        match self {
+            Self::U8 => all(values, |one| [one as u8]),
+            Self::Bool => all(values, |one| [u8::from(one != 0.0)]),
+            Self::I8 => all(values, |one| (one as i8).to_le_bytes()),
+            Self::I16 => all(values, |one| (one as i16).to_le_bytes()),
+            Self::I32 => all(values, |one| (one as i32).to_le_bytes()),
+            Self::I64 => all(values, |one| (one as i64).to_le_bytes()),
+            Self::F16 => all(values, |one| f16::from_f64(one).to_le_bytes()),
+            Self::Bf16 => all(values, |one| bf16::from_f64(one).to_le_bytes()),
+            Self::F32 => all(values, |one| (one as f32).to_le_bytes()),
+            Self::F64 => all(values, f64::to_le_bytes),
+        }
     }
 
     /// Bytes of one.

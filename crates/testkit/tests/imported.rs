@@ -1,4 +1,4 @@
-//! Losses and gradients of networks that PyTorch exported equal PyTorch's, on one rank and split.
+//! Losses and gradients of networks that PyTorch exported, as `.pt2` and as `.onnx`, equal PyTorch's, on one rank and split.
 //!
 //! `fixtures/imported/make.py` makes the files. `PARTITA_IMPORTED` names another folder of such files, whose table is
 //! printed: what is imported, what is refused by name, and what is wrong.
@@ -214,7 +214,10 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> = paths
-        .filter(|path| path.extension().is_some_and(|end| end == "pt2"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|end| end == "pt2" || end == "onnx")
+        })
         .collect();
     files.sort();
     files
@@ -224,7 +227,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn exported_modules_have_pytorchs_losses_and_gradients() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/imported");
     let files = files(&folder);
-    assert!(files.len() >= 4, "{files:?}");
+    assert!(files.len() >= 5 + 8, "{files:?}");
     for path in files {
         let case = Case::read(&path).unwrap();
         let strategies = ["data=1", "data=2", "width=2", "stages=[1|1]"];

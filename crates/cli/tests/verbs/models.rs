@@ -213,8 +213,8 @@ fn files_of_other_kinds_are_told_where_to_read_on() {
     for (name, kind, page) in [
         ("net.py", "net.py is Python", "docs/src/model.md"),
         (
-            "nets/unet.onnx",
-            "unet.onnx is a network of another format",
+            "nets/unet.tflite",
+            "unet.tflite is a network of another format",
             "docs/src/model.md",
         ),
         (

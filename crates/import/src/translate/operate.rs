@@ -153,6 +153,7 @@ impl Translation<'_> {
         let window = self.windows(kernel, |dim| {
             let (low, high) = match padding {
                 Padding::Both(both) => (both[dim], both[dim]),
+                Padding::Sides(sides) => sides[dim],
                 Padding::Same => {
                     let all = dilation[dim] * kernel[dim].saturating_sub(1);
                     (all / 2, all - all / 2)

@@ -1,0 +1,207 @@
+//! ONNX's operators as operations.
+//!
+//! Source: ONNX, "Operator Schemas", opsets 13 to 28: names, order and defaults of inputs and attributes.
+
+use super::arrange::{concat, element, pad, repeat, reshape, resize, slice, split};
+use super::layers::{convolution, dropout, gemm, global, matmul, pool, prelu, reduce, transposed};
+use super::node::{Stop, View, stop};
+use super::sums::{product, sum, without};
+use super::tensors::{Held, is_real, volume};
+use crate::network::Operation;
+use partita_graph::{Activation, PoolKind};
+
+/// An operation with what it reads and makes.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) operation: Operation,
+    pub(super) inputs: Vec<Source>,
+    /// Names and extents.
+    pub(super) outputs: Vec<(String, Vec<usize>)>,
+}
+
+/// What an operation reads.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    Nothing,
+    Value(String),
+    Parameter(Box<Held>),
+}
+
+/// Steps of a node, most often one.
+pub(super) type Made = Result<Vec<Step>, Stop>;
+
+const MEAN: PoolKind = PoolKind::Average {
+    count_padding: false,
+};
+
+/// The operations of a node.
+pub(super) fn translate(node: &View<'_, '_>) -> Made {
+    if !node.node.domain.is_empty() && node.node.domain != "ai.onnx" {
+        return stop(format!(
+            "operators of the domain `{}` are not read",
+            node.node.domain
+        ));
+    }
+    if let Some(operation) = function(node)? {
+        return same(node, operation);
+    }
+    match node.operator() {
+        "Conv" => convolution(node),
+        "ConvTranspose" => transposed(node),
+        "Gemm" => gemm(node),
+        "MatMul" => matmul(node),
+        "BatchNormalization"
+        | "InstanceNormalization"
+        | "GroupNormalization"
+        | "LayerNormalization" => super::norms::norm(node),
+        "PRelu" => prelu(node),
+        "MaxPool" => pool(node, PoolKind::Max),
+        "AveragePool" => {
+            let count_padding = node.flag("count_include_pad", false)?;
+            pool(node, PoolKind::Average { count_padding })
+        }
+        "LpPool" if node.int("p", 2)? == 2 => pool(node, PoolKind::L2),
+        "GlobalAveragePool" => global(node, MEAN),
+        "GlobalMaxPool" => global(node, PoolKind::Max),
+        "GlobalLpPool" if node.int("p", 2)? == 2 => global(node, PoolKind::L2),
+        "ReduceMean" => reduce(node, MEAN),
+        "ReduceMax" => reduce(node, PoolKind::Max),
+        "Softmax" => {
+            let rank = node.extents(0)?.len();
+            let dim = node.dim(node.int("axis", -1)?, rank)?;
+            same(node, Operation::Softmax { dim })
+        }
+        "Dropout" => dropout(node),
+        "Add" | "Sum" => sum(node),
+        "Mul" | "Div" => product(node),
+        "Sub" => without(node),
+        "Concat" => concat(node),
+        "Resize" => resize(node),
+        "Pad" => pad(node),
+        "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => reshape(node),
+        "Transpose" => {
+            let extents = node.extents(0)?;
+            let order = node.order(extents.len())?;
+            let to = order.iter().map(|&dim| extents[dim]).collect();
+            only(node, Operation::Permute { order }, to)
+        }
+        "Expand" | "Tile" => repeat(node),
+        "Slice" => slice(node),
+        "Split" | "SplitToSequence" => split(node),
+        "SequenceAt" => element(node),
+        "Cast" | "CastLike" => match (node.element(0), node.cast_to()?) {
+            (Some(from), Some(to)) if from == to => same(node, Operation::Identity),
+            _ => stop("a change of the type of numbers is not read"),
+        },
+        "LpPool" | "GlobalLpPool" => stop("a norm of another order than 2 is not read"),
+        _ => stop("no layer of Partita does this"),
+    }
+}
+
+/// Functions of each element, which have no parameters. New ones are a line here.
+fn function(node: &View<'_, '_>) -> Result<Option<Operation>, Stop> {
+    let activation = |one| Ok(Some(Operation::Activation(one)));
+    match node.operator() {
+        "Identity" => Ok(Some(Operation::Identity)),
+        "Relu" => Ok(Some(Operation::LeakyRelu { slope: 0.0 })),
+        "LeakyRelu" => {
+            let slope = node.float("alpha", 0.01)?;
+            Ok(Some(Operation::LeakyRelu { slope }))
+        }
+        "Sigmoid" => activation(Activation::Sigmoid),
+        "Tanh" => activation(Activation::Tanh),
+        "Swish" if is_one(node.float("alpha", 1.0)?) => activation(Activation::Silu),
+        "Elu" => activation(Activation::Elu {
+            alpha: node.float("alpha", 1.0)?,
+        }),
+        "Gelu" => match node.text("approximate", "none").as_str() {
+            "none" => activation(Activation::Gelu),
+            _ => stop("GELU approximated by tanh is not read"),
+        },
+        "Clip" => {
+            let low = node.scalar(1, f64::NEG_INFINITY)?;
+            let high = node.scalar(2, f64::INFINITY)?;
+            // Exporters write the largest number for none.
+            let is_open = |limit: f64| limit.abs() >= f64::from(f32::MAX);
+            match (low, high) {
+                (low, high) if is_open(low) && is_open(high) => Ok(Some(Operation::Identity)),
+                (0.0, high) if is_open(high) => Ok(Some(Operation::LeakyRelu { slope: 0.0 })),
+                _ => stop("a clip to other limits than 0 and infinity is not read"),
+            }
+        }
+        _ => Ok(None),
+    }
+}
+
+pub(super) fn is_one(value: f64) -> bool {
+    (value - 1.0).abs() < f64::EPSILON
+}
+
+pub(super) fn value(node: &View<'_, '_>, index: usize) -> Result<Source, Stop> {
+    match node.name(index) {
+        Some(name) => Ok(Source::Value(name.to_owned())),
+        None => stop(format!("it has no input {index}")),
+    }
+}
+
+pub(super) fn parameter(held: Held) -> Source {
+    Source::Parameter(Box::new(held))
+}
+
+/// A step of the first input alone.
+pub(super) fn only(node: &View<'_, '_>, operation: Operation, extents: Vec<usize>) -> Made {
+    one(node, operation, vec![value(node, 0)?], extents)
+}
+
+/// A step that keeps the extents of the first input.
+pub(super) fn same(node: &View<'_, '_>, operation: Operation) -> Made {
+    let extents = node.extents(0)?;
+    only(node, operation, extents)
+}
+
+pub(super) fn one(
+    node: &View<'_, '_>,
+    operation: Operation,
+    inputs: Vec<Source>,
+    extents: Vec<usize>,
+) -> Made {
+    if volume(&extents).is_none_or(|count| count > 1 << 46) {
+        return stop("its output has too many elements");
+    }
+    Ok(vec![Step {
+        operation,
+        inputs,
+        outputs: vec![(node.output().to_owned(), extents)],
+    }])
+}
+
+/// A parameter of a layer; none where it is left out.
+pub(super) fn held<'r>(node: &View<'r, '_>, index: usize) -> Result<Option<&'r Held>, Stop> {
+    let Some(name) = node.name(index) else {
+        return Ok(None);
+    };
+    match node.held(index) {
+        Some(held) if is_real(held.element) => Ok(Some(held)),
+        Some(_) => stop(format!("its parameter `{name}` has whole numbers")),
+        None if node.reader.unknown.contains(name) => Err(Stop::Follows),
+        None => stop(format!(
+            "its parameter `{name}` is computed, and an initializer is possible"
+        )),
+    }
+}
+
+/// Whether a tensor is a constant of one number. Initializers are parameters, whatever they hold, but those that
+/// PyTorch's exporter has computed and numbered.
+pub(super) fn is_all(node: &View<'_, '_>, held: &Held, number: f64) -> Result<bool, Stop> {
+    let is_numbered = held
+        .name
+        .strip_prefix("val_")
+        .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()));
+    if !(held.is_constant || is_numbered) {
+        return Ok(false);
+    }
+    let values = node.values(held)?;
+    Ok(values
+        .iter()
+        .all(|&one| one.to_bits() == number.to_bits() || one == number))
+}

@@ -1,0 +1,159 @@
+//! Sums and products.
+
+use super::fold::broadcast;
+use super::layers::per_channel;
+use super::node::{Stop, View, stop};
+use super::operators::{Made, Source, Step, held, is_all, one, parameter, same, value};
+use crate::network::Operation;
+
+/// A sum of tensors, or of a layer and its bias.
+pub(super) fn sum(node: &View<'_, '_>) -> Made {
+    if let Some(index) = (0..node.count()).find(|&index| node.held(index).is_some()) {
+        if node.count() != 2 {
+            return stop("a sum with a parameter is not read");
+        }
+        return shifted(node, index);
+    }
+    let extents: Vec<Vec<usize>> = (0..node.count())
+        .map(|index| node.extents(index))
+        .collect::<Result<_, _>>()?;
+    let all: Vec<&[usize]> = extents.iter().map(Vec::as_slice).collect();
+    let to = broadcast(&all)?;
+    if node.count() == 1 {
+        return same(node, Operation::Identity);
+    }
+    let mut steps: Vec<Step> = Vec::new();
+    let mut left = value(node, 0)?;
+    for index in 1..node.count() {
+        let is_last = index + 1 == node.count();
+        let name = match is_last {
+            true => node.output().to_owned(),
+            false => format!("{}[{index}]", node.output()),
+        };
+        steps.push(Step {
+            operation: Operation::Add,
+            inputs: vec![left, value(node, index)?],
+            outputs: vec![(name.clone(), to.clone())],
+        });
+        left = Source::Value(name);
+    }
+    if steps.is_empty() {
+        return stop("it reads nothing");
+    }
+    Ok(steps)
+}
+
+/// A sum with a parameter: the bias of the layer before, or nothing.
+fn shifted(node: &View<'_, '_>, index: usize) -> Made {
+    let other = 1 - index;
+    let extents = node.extents(other)?;
+    let Some(held) = held(node, index)? else {
+        return stop("it reads nothing");
+    };
+    let is_constant = held.is_constant || held.volume() == 1;
+    if is_constant && is_all(node, held, 0.0)? && broadcast(&[&extents, &held.shape])? == extents {
+        return one(
+            node,
+            Operation::Identity,
+            vec![value(node, other)?],
+            extents,
+        );
+    }
+    let before = node.name(other).and_then(|name| node.reader.producer(name));
+    if let Some(call) = before {
+        let mut inputs = node.reader.sources(call);
+        let bias = match (&call.operation, inputs.get(2)) {
+            (Ok(Operation::Linear), Some(Source::Nothing)) => {
+                let features = extents.last().copied().unwrap_or(0);
+                let is_last = held.shape.last() == Some(&features) && held.volume() == features;
+                held.reshaped(&[features]).filter(|_| is_last)
+            }
+            (
+                Ok(
+                    Operation::GroupNorm { .. }
+                    | Operation::Convolution { .. }
+                    | Operation::TransposedConvolution { .. },
+                ),
+                Some(Source::Nothing),
+            ) => per_channel(held, &extents),
+            _ => None,
+        };
+        if let (Some(bias), Ok(operation)) = (bias, &call.operation) {
+            inputs[2] = parameter(bias);
+            return one(node, operation.clone(), inputs, extents);
+        }
+    }
+    stop(
+        "a sum with a parameter or a constant is not read, unless it is the bias of the layer before",
+    )
+}
+
+pub(super) fn without(node: &View<'_, '_>) -> Made {
+    if let (Some(held), None) = (node.held(1), node.held(0))
+        && is_all(node, held, 0.0)?
+    {
+        return same(node, Operation::Identity);
+    }
+    stop("a difference is not read")
+}
+
+/// A product of tensors, or with a parameter.
+pub(super) fn product(node: &View<'_, '_>) -> Made {
+    let is_product = node.operator() == "Mul";
+    let constant = (0..2).find(|&index| node.held(index).is_some());
+    if let Some(index) = constant.filter(|&index| is_product || index == 1) {
+        return scaled(node, index, is_product);
+    }
+    if !is_product {
+        return stop("a quotient of tensors is not read");
+    }
+    let (first, second) = (node.extents(0)?, node.extents(1)?);
+    let to = broadcast(&[&first, &second])?;
+    for (function, other) in [(0, 1), (1, 0)] {
+        if let Some(operation) = super::rules::gated(node, function, other) {
+            return one(node, operation, vec![value(node, other)?], to);
+        }
+    }
+    let inputs = vec![value(node, 0)?, value(node, 1)?];
+    one(node, Operation::Multiply, inputs, to)
+}
+
+/// A product with a parameter, or a quotient by it.
+fn scaled(node: &View<'_, '_>, index: usize, is_product: bool) -> Made {
+    let other = 1 - index;
+    let Some(held) = held(node, index)? else {
+        return stop("it reads nothing");
+    };
+    if let Some((operation, name)) = super::rules::gelu(node, other, held, is_product)? {
+        let extents = node.reader.network.shapes.get(&name);
+        let extents = extents.cloned().ok_or(Stop::Follows)?;
+        return one(node, operation, vec![Source::Value(name)], extents);
+    }
+    let extents = node.extents(other)?;
+    let fits = broadcast(&[&extents, &held.shape])? == extents;
+    let is_constant = held.is_constant || held.volume() == 1;
+    if fits && is_constant && is_all(node, held, 1.0)? {
+        return one(
+            node,
+            Operation::Identity,
+            vec![value(node, other)?],
+            extents,
+        );
+    }
+    let before = node.name(other).and_then(|name| node.reader.producer(name));
+    if let (Some(call), true) = (before, is_product)
+        && let Ok(operation @ Operation::GroupNorm { .. }) = &call.operation
+    {
+        let mut inputs = node.reader.sources(call);
+        let is_plain = matches!(inputs[..], [_, Source::Nothing, Source::Nothing]);
+        if let (true, Some(scale)) = (is_plain, per_channel(held, &extents)) {
+            inputs[1] = parameter(scale);
+            return one(node, operation.clone(), inputs, extents);
+        }
+    }
+    if !is_product || held.volume() == 1 || !fits {
+        return stop("a product with a number is not read");
+    }
+    let inputs = vec![value(node, other)?, parameter(held.clone())];
+    one(node, Operation::Multiply, inputs, extents)
+}
