@@ -19,8 +19,8 @@ mod tests;
 pub(crate) mod write;
 
 use crate::ImportError;
+use crate::imported::{Imported, Options};
 use crate::network::{Call, Network, Operation};
-use crate::pt2::{Imported, Options};
 use crate::translate::translate;
 use crate::weights::{Element, Weight};
 use node::{Stop, View};
