@@ -37,7 +37,7 @@ pub enum Verb {
     Models(ModelsArgs),
     /// Show layers, shapes, parameters, flops and bytes of a model
     Inspect(InspectArgs),
-    /// Show what a network of PyTorch becomes, and write it as a model file
+    /// Show what a network of PyTorch or ONNX becomes, and write it as a model file
     Import(ImportNetworkArgs),
     /// Print the program of every rank as text, verified
     Lower(LowerArgs),
@@ -114,8 +114,8 @@ pub struct InspectArgs {
 /// `partita import`.
 #[derive(Debug, Args)]
 pub struct ImportNetworkArgs {
-    /// Network that `torch.export.save` wrote
-    #[arg(value_name = "FILE.pt2")]
+    /// Network that `torch.export.save` wrote, or ONNX model
+    #[arg(value_name = "FILE.pt2|FILE.onnx")]
     pub source: PathBuf,
     /// Model file to write
     #[arg(long, value_name = "FILE.model")]
@@ -472,11 +472,21 @@ pub struct ExportArgs {
     #[arg(value_name = "RUN.toml|FILE")]
     pub source: PathBuf,
     /// File to write
-    #[arg(long, value_name = "FILE.safetensors")]
-    pub out: PathBuf,
+    #[arg(
+        long,
+        value_name = "FILE.safetensors",
+        required_unless_present = "onnx"
+    )]
+    pub out: Option<PathBuf>,
     /// Names and axis order of the file
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["like", "onnx"])]
     pub names: NamesName,
+    /// Exported network whose state dict the file shall be: all of its entries, with their names, extents and types
+    #[arg(long, value_name = "FILE.pt2", conflicts_with = "onnx")]
+    pub like: Option<PathBuf>,
+    /// Write the network with its weights as an ONNX model
+    #[arg(long, value_name = "FILE.onnx", conflicts_with = "out")]
+    pub onnx: Option<PathBuf>,
     /// Model of the weights (default: the one that the run file or the weight file names)
     #[arg(long)]
     pub model: Option<String>,

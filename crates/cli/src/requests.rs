@@ -16,7 +16,7 @@ use partita::{
     IoChoice, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV, OffloadRequest,
     PlanRequest, PredictRequest, PredictionUnits, ResumeFrom, SCALED_COUNTS, SGD,
     SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice, TilesAsked,
-    TrainRequest, Training, TuneRequest, VolumeMode, WeightNames,
+    TrainRequest, Training, TuneRequest, VolumeMode, WeightForm, WeightNames,
 };
 use partita_data::Split;
 use partita_data::{ConvertSpec, GeometrySpec, Interpolation, Keys, VoxelOrientation};
@@ -357,11 +357,17 @@ impl NamesName {
 impl ExportArgs {
     /// The request to the library.
     pub fn request(&self) -> ConvertRequest {
+        let form = match (&self.like, &self.onnx) {
+            (Some(like), _) => WeightForm::Like(like.clone()),
+            (None, Some(_)) => WeightForm::Onnx,
+            (None, None) => WeightForm::Names(self.names.names()),
+        };
+        let out = self.onnx.as_ref().or(self.out.as_ref());
         ConvertRequest {
             source: self.source.clone(),
             model: self.model.clone(),
-            out: self.out.clone(),
-            names: self.names.names(),
+            out: out.cloned().unwrap_or_default(),
+            form,
             selection: self.selection.selection(),
         }
     }
@@ -387,7 +393,7 @@ impl ImportArgs {
             source: self.source.clone(),
             model: Some(self.model.clone()),
             out: self.out.clone(),
-            names: WeightNames::Partita,
+            form: WeightForm::Names(WeightNames::Partita),
             selection: self.selection.selection(),
         }
     }

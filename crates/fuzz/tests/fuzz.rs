@@ -68,6 +68,7 @@ targets! {
     models "model",
     names_of_the_zoo "zoo",
     exported_programs "exported",
+    onnx_models "onnx",
     strategies "strategy",
     run_files "run-file",
     machine_files "machine",

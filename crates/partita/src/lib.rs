@@ -176,7 +176,7 @@ pub use partita_training::{
     SampleOptions, SampleResult, Selection, ServeRequest, StartWeights, StoreConfig, StoreError,
     StoreKind, Target, TargetError, TargetResult, TaskResult, TilesAsked, TilesResult, TrainConfig,
     TrainData, TrainError, TrainRequest, Trained, Trainer, TrainingState, Utilization,
-    ValidationResult, VolumeMode, WeightNames, WeightTensor, WeightsError, convert_weights,
-    evaluate, import, infer, serve, train,
+    ValidationResult, VolumeMode, WeightForm, WeightNames, WeightTensor, WeightsError,
+    convert_weights, evaluate, import, infer, serve, train,
 };
 pub use partita_tune::DivisionPolicy;

@@ -6,6 +6,7 @@
 //! machine predicts.
 //! Must not know: arguments, the terminal, the environment. It never prints.
 
+mod export;
 mod import;
 mod train;
 mod weights;
@@ -22,4 +23,4 @@ pub use train::{
     TrainConfig, TrainData, TrainError, TrainRequest, Trained, Trainer, TrainingState, Utilization,
     ValidationResult, VolumeMode, WeightTensor, convert_weights, evaluate, infer, serve, train,
 };
-pub use weights::{KernelAxes, NoKernelAxes, Selection, WeightNames, WeightsError};
+pub use weights::{KernelAxes, NoKernelAxes, Selection, WeightForm, WeightNames, WeightsError};

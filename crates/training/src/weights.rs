@@ -49,6 +49,18 @@ pub enum WeightNames {
     PyTorch,
 }
 
+/// What weights are written as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WeightForm {
+    /// The parameters of the model.
+    Names(WeightNames),
+    /// The state dict of a module that PyTorch exported to this file: all of its entries, those that no layer has as they
+    /// are there.
+    Like(PathBuf),
+    /// An ONNX model.
+    Onnx,
+}
+
 impl WeightNames {
     /// All, with their words in run files and on the command line.
     pub const CHOICES: [(&str, Self); 2] = [("pytorch", Self::PyTorch), ("partita", Self::Partita)];

@@ -343,6 +343,23 @@ pub fn save(
     writer.finish()
 }
 
+/// Writes a state dict of tensors of any type, given as bytes. The same tensors give the same bytes.
+///
+/// Errors: `BadValue` for a tensor whose bytes do not fit its shape, `Unwritable`.
+pub fn save_bytes(
+    path: impl AsRef<Path>,
+    tensors: &BTreeMap<String, (Entry, Vec<u8>)>,
+    mut metadata: BTreeMap<String, String>,
+) -> Result<(), DataError> {
+    metadata.insert("format".to_owned(), "pt".to_owned());
+    let entries = tensors.values().map(|(entry, _)| entry.clone());
+    let mut writer = Writer::create(path, entries.collect(), &metadata)?;
+    while let Some(entry) = writer.next() {
+        writer.push_bytes(&tensors[&entry.name].1)?;
+    }
+    writer.finish()
+}
+
 fn decode<T, const N: usize>(bytes: &[u8], from: impl Fn([u8; N]) -> T) -> Vec<T> {
     let words = bytes.as_chunks::<N>().0.iter();
     words.map(|&word| from(word)).collect()

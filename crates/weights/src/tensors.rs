@@ -94,6 +94,8 @@ pub enum ElementType {
     F64,
     /// Integers of 64 bits.
     I64,
+    /// Another type: its word in the format, and bytes of an element.
+    Other(&'static str, usize),
 }
 
 /// A tensor of a file that is being written.
@@ -187,6 +189,24 @@ impl Writer {
     /// Gives the next tensor, which is one of integers. Errors: as for [`Self::push`].
     pub(crate) fn push_integers(&mut self, values: &[i64]) -> Result<(), DataError> {
         self.push_words(ElementType::I64, values, i64::to_le_bytes)
+    }
+
+    /// Gives the next tensor as the bytes of its elements. Errors: as for [`Self::push`].
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8]) -> Result<(), DataError> {
+        let entry = self.next().filter(|entry| entry.bytes() == bytes.len());
+        let Some(entry) = entry else {
+            return Err(DataError::BadValue {
+                what: "bytes of a tensor",
+                got: bytes.len().to_string(),
+                expected: "as many as its shape says".to_string(),
+            });
+        };
+        let mut sums = TensorSums::default();
+        sums.update(bytes);
+        self.write(|out| out.write_all(bytes))?;
+        self.given += 1;
+        self.checksums.set(&entry.name, sums);
+        Ok(())
     }
 
     /// Gives elements of the next tensor, after those that were given of it, so that none is ever held as a whole.
@@ -308,6 +328,17 @@ impl ElementType {
         match self {
             Self::F32 => 4,
             Self::F64 | Self::I64 => 8,
+            Self::Other(_, bytes) => bytes,
+        }
+    }
+
+    /// Its word in the format.
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F64 => "F64",
+            Self::I64 => "I64",
+            Self::Other(name, _) => name,
         }
     }
 }
@@ -402,7 +433,7 @@ pub(crate) fn header(
         }
         let end = start + tensor.bytes();
         let entry = serde_json::json!({
-            "dtype": format!("{:?}", tensor.element),
+            "dtype": tensor.element.name(),
             "shape": tensor.shape,
             "data_offsets": [start, end],
         });

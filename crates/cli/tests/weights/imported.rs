@@ -68,6 +68,117 @@ fn an_exported_network_trains_from_its_weights_and_its_weights_go_back() {
     assert_ne!(bytes("back.safetensors"), bytes("unet.safetensors"));
 }
 
+#[test]
+fn an_onnx_model_trains_and_what_was_trained_goes_back_as_one() {
+    let case = case();
+    let net = fixture("unet.onnx");
+    let imported = case.answer(&format!("import {net} --weights onnx.safetensors --json"));
+    let found: Value = serde_json::from_str(&imported).unwrap();
+    assert_eq!(found["parameters"], 3811, "{imported}");
+    let text = format!(
+        "model = {net:?}\ndata = \"set\"\noutput = \"of_onnx\"\nranks = 2\nstrategy = \"width=2\"\nbatch = 2\n\
+         epochs = 1\nweights = \"onnx.safetensors\"\nloss = \"softmax_cross_entropy\"\n\
+         transform = {{ scale = 0.01 }}\n[augmentation]\ncrop = [4, 6, 8]\n[schedule]\nlearning_rate = 0.01\n"
+    );
+    fs::write(case.path("of_onnx.toml"), text).unwrap();
+    case.answer("train of_onnx.toml --no-prediction");
+    case.answer("weights export of_onnx.toml --onnx trained.onnx");
+    // Read back, it has the trained weights, bit by bit, and the same predictions.
+    case.answer("import trained.onnx --weights back_of_onnx.safetensors");
+    let tensors = |name: &str| partita_weights::load(case.path(name)).unwrap().tensors;
+    case.answer("weights export of_onnx.toml --out direct.safetensors");
+    let (back, direct) = (
+        tensors("back_of_onnx.safetensors"),
+        state_dict(&case.path("direct.safetensors")),
+    );
+    assert_eq!(back.len(), 37);
+    for (name, tensor) in &back {
+        let words: Vec<u8> = match &tensor.values {
+            partita_weights::Values::F32(all) => {
+                all.iter().flat_map(|one| one.to_le_bytes()).collect()
+            }
+            partita_weights::Values::F64(_) => panic!("{name} is in double precision"),
+        };
+        assert_eq!(words, direct[name].2, "{name}");
+    }
+    let losses = |model: &str, weights: &str| {
+        let text = fs::read_to_string(case.path("of_onnx.toml")).unwrap();
+        let text = text.replace(&format!("model = {net:?}"), &format!("model = {model:?}"));
+        let text = text.replace("strategy = \"width=2\"", "strategy = \"data=2\"");
+        fs::write(case.path("evaluated.toml"), text).unwrap();
+        let answer = case.answer(&format!(
+            "evaluate evaluated.toml --weights {weights} --split validation --json"
+        ));
+        serde_json::from_str::<Value>(&answer).unwrap()["metrics"]["loss"].clone()
+    };
+    assert_eq!(
+        losses("trained.onnx", "back_of_onnx.safetensors"),
+        losses(&net, "direct.safetensors")
+    );
+}
+
+/// Type, extents and bytes of each tensor of a file.
+fn state_dict(path: &Path) -> std::collections::BTreeMap<String, (String, Value, Vec<u8>)> {
+    let bytes = fs::read(path).unwrap();
+    let (length, rest) = bytes.split_first_chunk::<8>().unwrap();
+    let data = &rest[u64::from_le_bytes(*length) as usize..];
+    let entries = header(path).into_iter();
+    let tensors = entries.filter(|(name, _)| name != "__metadata__");
+    tensors
+        .map(|(name, entry)| {
+            let at = |index: usize| entry["data_offsets"][index].as_u64().unwrap() as usize;
+            let bytes = data[at(0)..at(1)].to_vec();
+            let element = entry["dtype"].as_str().unwrap().to_owned();
+            (name, (element, entry["shape"].clone(), bytes))
+        })
+        .collect()
+}
+
+#[test]
+fn a_state_dict_goes_back_as_it_was() {
+    let case = case();
+    for name in ["sequence", "excited", "frozen", "unet"] {
+        let net = fixture(&format!("{name}.pt2"));
+        let weights = format!("{name}_there.safetensors");
+        let back = format!("{name}_back.safetensors");
+        case.answer(&format!("import {net} --weights {weights}"));
+        case.answer(&format!(
+            "weights export {weights} --like {net} --out {back}"
+        ));
+        // What torch.export.save keeps is the state dict of the module.
+        let expected = partita_import::read_weights(Path::new(&net)).unwrap();
+        let found = state_dict(&case.path(&back));
+        assert_eq!(found.len(), expected.len(), "{name}");
+        for one in expected {
+            let (element, shape, bytes) = &found[&one.name];
+            assert_eq!(element, one.element.name(), "{name}: {}", one.name);
+            assert_eq!(
+                *shape,
+                Value::from(one.shape.clone()),
+                "{name}: {}",
+                one.name
+            );
+            assert_eq!(
+                *bytes,
+                one.element.encode(&one.values),
+                "{name}: {}",
+                one.name
+            );
+        }
+    }
+    // The module's kernel has the name of a parameter there, and that of a layer here.
+    let found = state_dict(&case.path("sequence_back.safetensors"));
+    assert!(found.contains_key("kernel") && found.contains_key("norm.num_batches_tracked"));
+    assert!(state_dict(&case.path("excited_back.safetensors")).contains_key("unused"));
+    let other = fixture("excited.pt2");
+    let text = refused(
+        case,
+        &format!("weights export sequence_there.safetensors --like {other} --out none.safetensors"),
+    );
+    assert!(text.contains("sequence_there.safetensors"), "{text}");
+    assert!(!case.path("none.safetensors").exists());
+}
+
 /// The names, types and extents of a file of tensors.
 fn header(path: &Path) -> serde_json::Map<String, Value> {
     let bytes = fs::read(path).unwrap();

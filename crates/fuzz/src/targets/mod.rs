@@ -40,10 +40,11 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 21] = [
+pub const TARGETS: [Target; 22] = [
     target("model", Form::Text, nothing, models::model),
     target("zoo", Form::Text, nothing, models::zoo),
     target("exported", Form::Text, nothing, models::exported),
+    target("onnx", Form::Mixed, nothing, models::onnx),
     target(
         "strategy",
         Form::Text,

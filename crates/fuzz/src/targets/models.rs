@@ -136,6 +136,13 @@ pub(super) fn exported(bytes: &[u8], folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// An ONNX model: imported, and printed.
+pub(super) fn onnx(bytes: &[u8], folder: &Path) -> Result<(), String> {
+    let path = put(&folder.join("input.onnx"), bytes);
+    verb(&["import", &path, "--json"])?;
+    Ok(())
+}
+
 /// A name of the zoo.
 pub(super) fn zoo(bytes: &[u8], _: &Path) -> Result<(), String> {
     let name = text(bytes)?.trim();

@@ -1,8 +1,10 @@
 //! `weights`: weights in other names and another axis order.
 
 use super::run_file::RunFile;
-use crate::weights::{Selection, WeightFile, WeightNames, WeightsError, write};
+use crate::export;
+use crate::weights::{Selection, WeightFile, WeightForm, WeightsError, write};
 use partita_forecast::model;
+use partita_import::Options;
 use partita_weights::state_dict::StateDictFile;
 use serde::Serialize;
 use std::fs;
@@ -17,8 +19,8 @@ pub struct ConvertRequest {
     pub model: Option<String>,
     /// The file to write.
     pub out: PathBuf,
-    /// Its names and axis order.
-    pub names: WeightNames,
+    /// What it is to be.
+    pub form: WeightForm,
     /// How the source is read: names in the model, what is left, and axis order.
     pub selection: Selection,
 }
@@ -42,12 +44,17 @@ pub struct ConvertResult {
     pub assumed_axes: Option<&'static str>,
 }
 
-/// Writes the weights of a model in Partita's or in PyTorch's names and axis order; those that are read may be in either.
+/// Writes the weights of a model in Partita's or in PyTorch's names and axis order, or with its layers; those that are read may be in either.
 ///
 /// Errors: weights that do not fit the model; files that cannot be read or written.
 pub fn convert_weights(request: &ConvertRequest) -> Result<ConvertResult, WeightsError> {
     let out = &request.out;
-    let is_own = |path| StateDictFile::open(path).is_ok_and(|file| file.has_checksums());
+    let is_own = |path| match request.form {
+        WeightForm::Onnx => partita_import::is_own_onnx(path),
+        WeightForm::Names(_) | WeightForm::Like(_) => {
+            StateDictFile::open(path).is_ok_and(|file| file.has_checksums())
+        }
+    };
     if out.exists() && !is_own(out) {
         return Err(WeightsError::Taken { file: out.clone() });
     }
@@ -64,14 +71,31 @@ pub fn convert_weights(request: &ConvertRequest) -> Result<ConvertResult, Weight
     let no_model = || WeightsError::NoModel {
         file: file.path().to_owned(),
     };
+    let like = match &request.form {
+        WeightForm::Like(like) => Some(like.display().to_string()),
+        WeightForm::Names(_) | WeightForm::Onnx => None,
+    };
+    // The layers of what PyTorch exported have the names of its modules.
+    let named = like.as_deref().or(named);
     let name = request.model.as_deref().or(named).ok_or_else(no_model)?;
-    let graph = model::resolve(name)?;
+    let module = like
+        .as_deref()
+        .map(|like| model::import(like, &Options::default()));
+    let like = module.transpose()?;
+    let graph = match (&like, &request.model) {
+        (Some(like), None) => like.graph.clone(),
+        (Some(_), Some(_)) | (None, _) => model::resolve(name)?,
+    };
     let selection = Selection {
         is_whole: true,
         ..request.selection.clone()
     };
     let weights = file.load(&graph, &selection)?;
-    let tensors = write(&request.out, (name, &graph), &weights, request.names)?;
+    let tensors = match (&request.form, &like) {
+        (WeightForm::Names(names), _) => write(out, (name, &graph), &weights, *names)?,
+        (WeightForm::Like(path), Some(like)) => export::like(out, (path, like), &graph, &weights)?,
+        (WeightForm::Onnx | WeightForm::Like(_), _) => export::onnx(out, &graph, &weights)?,
+    };
     Ok(ConvertResult {
         model: name.to_owned(),
         source: file.path().display().to_string(),

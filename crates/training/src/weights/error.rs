@@ -113,6 +113,23 @@ pub enum WeightsError {
         /// Why not.
         reason: String,
     },
+    /// Weights do not fit the state dict of a module.
+    #[error("--like {}: {reason}", file.display())]
+    Like {
+        /// The exported module.
+        file: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A model has layers that ONNX lacks.
+    #[error(
+        "these layers cannot be written as ONNX:\n  {layers}{}",
+        Help::advice("write the weights alone, by `--out FILE.safetensors`")
+    )]
+    Onnx {
+        /// The layers, each with the reason.
+        layers: String,
+    },
     /// The file to write is that which is read.
     #[error("{} is the file that is read, which is not replaced; choose another file", file.display())]
     Source {

@@ -88,7 +88,7 @@ impl BestFile {
                 let values = read.map_err(|error: CheckpointError| error.to_string())?;
                 let values = match element {
                     ElementType::F64 => Values::F64(values),
-                    ElementType::F32 | ElementType::I64 => {
+                    ElementType::F32 | ElementType::I64 | ElementType::Other(..) => {
                         Values::F32(values.into_iter().map(|value| value as f32).collect())
                     }
                 };

@@ -5,7 +5,7 @@ use crate::train::{
     ConvertRequest, ForwardRequest, InferRequest, PredictionUnits, ResumeFrom, TrainRequest,
     convert_weights, evaluate, infer, train,
 };
-use crate::weights::{Selection, WeightNames};
+use crate::weights::{Selection, WeightForm, WeightNames};
 use partita_input::PredictionKind;
 use partita_site::{Context, Environment, Event, full_text};
 use partita_weights::{load, save};
@@ -142,7 +142,7 @@ fn predictions_do_not_follow_the_dataset_after_the_training() {
         source: case.at("out"),
         model: Some(case.at("net.model").display().to_string()),
         out: exported.clone(),
-        names: WeightNames::PyTorch,
+        form: WeightForm::Names(WeightNames::PyTorch),
         selection: Selection::default(),
     };
     convert_weights(&request).unwrap();
