@@ -125,6 +125,7 @@ fn program_kernels(
         x,
         y,
         rate: 0.5,
+        mask: partita_program::DropoutMask::Element,
         operation: 1,
         distribution: Distribution::replicated(x.extent),
         halo_low: [0; 5],

@@ -6,6 +6,7 @@
 pub(crate) mod activation;
 pub(crate) mod prelu;
 pub(crate) mod product;
+pub(crate) mod shuffle;
 
 use crate::grid::{Call, Canceled, Mask, View, ViewMut, Work};
 use crate::norm::{put, reduce_rows};

@@ -4,8 +4,9 @@ use crate::infer::{check_initialization, check_input, infer, list};
 use crate::parameter_shapes::parameter_shapes;
 use crate::sizes::{Totals, check_padded_volume, check_parameter_volume, product};
 use crate::{
-    Activation, Convolution, Graph, GraphError, Initialization, Loss, Node, NodeId, Op, Parameter,
-    ParameterId, ParameterRole, Pool, PreluSlopes, Resample, Shape, TransposedConvolution,
+    Activation, Convolution, DropoutMask, Graph, GraphError, Initialization, Loss, Node, NodeId,
+    Op, Parameter, ParameterId, ParameterRole, Pool, PreluSlopes, Resample, Shape,
+    TransposedConvolution,
 };
 use partita_space::{Window, nearest};
 use std::collections::HashMap;
@@ -121,7 +122,7 @@ impl GraphBuilder {
         self.node(name, Op::Pool(pool), &[input], &[])
     }
 
-    /// Upsampling, padding, or a mean over windows that cover the input; where these are equal tiles, the node is a
+    /// Upsampling, resizing, cropping, padding, or a mean over windows that cover the input; where these are equal tiles, the node is a
     /// pooling.
     pub fn resample(
         &mut self,
@@ -184,9 +185,10 @@ impl GraphBuilder {
         self.node(name, Op::Softmax, &[input], &[])
     }
 
-    /// A dropout that zeroes with probability `rate`.
+    /// A dropout that zeroes elements with probability `rate`.
     pub fn dropout(&mut self, name: &str, input: NodeId, rate: f64) -> Result<NodeId, GraphError> {
-        self.node(name, Op::Dropout { rate }, &[input], &[])
+        let mask = DropoutMask::Element;
+        self.node(name, Op::Dropout { rate, mask }, &[input], &[])
     }
 
     /// All positions and channels as features.
@@ -223,6 +225,16 @@ impl GraphBuilder {
         channels: usize,
     ) -> Result<NodeId, GraphError> {
         self.node(name, Op::Slice { start, channels }, &[input], &[])
+    }
+
+    /// Channels of these groups, taken in turn.
+    pub fn channel_shuffle(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        groups: usize,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::ChannelShuffle { groups }, &[input], &[])
     }
 
     /// An embedding with weights of its own, by class indices below `rows`.

@@ -164,6 +164,7 @@ fn memory_bytes(node: &Node, in_head: bool) -> Bytes {
         | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }

@@ -53,7 +53,7 @@ pub(crate) fn infer(
             input
         }
         &Op::Linear { features, bias: _ } => infer_linear(node, features, input)?,
-        &Op::Dropout { rate } => {
+        &Op::Dropout { rate, mask: _ } => {
             check_share(node, "rate", rate)?;
             input
         }
@@ -73,6 +73,7 @@ pub(crate) fn infer(
             ..input
         },
         Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
@@ -145,6 +146,7 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
         | Op::Dropout { .. }
         | Op::Flatten
         | Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
@@ -417,7 +419,31 @@ fn check_activation(node: &str, activation: Activation) -> Result<(), GraphError
             let possible = "finite and above 0, as f32 holds it";
             in_range(node, "alpha", ok, alpha, possible, 1.0)
         }
-        Activation::Gelu | Activation::Silu | Activation::Sigmoid | Activation::Tanh => Ok(()),
+        Activation::Softplus { beta } => {
+            let ok = beta > 0.0 && in_f32(beta);
+            let possible = "finite and above 0, as f32 holds it";
+            in_range(node, "beta", ok, beta, possible, 1.0)
+        }
+        Activation::Hardtanh { low, high } => {
+            let possible = "finite, as f32 holds it";
+            in_range(node, "low", in_f32(low), low, possible, -1.0)?;
+            let ok = (high as f32) > (low as f32) && in_f32(high);
+            let possible = "finite and above `low`, as f32 holds it";
+            in_range(node, "high", ok, high, possible, low + low.abs().max(1.0))
+        }
+        Activation::Affine { scale, shift } => {
+            let possible = "finite, as f32 holds it";
+            in_range(node, "scale", in_f32(scale), scale, possible, 1.0)?;
+            in_range(node, "shift", in_f32(shift), shift, possible, 0.0)
+        }
+        Activation::Gelu
+        | Activation::Silu
+        | Activation::Sigmoid
+        | Activation::Tanh
+        | Activation::GeluTanh
+        | Activation::Mish
+        | Activation::HardSigmoid
+        | Activation::HardSwish => Ok(()),
     }
 }
 

@@ -15,6 +15,8 @@ pub(crate) enum Keyword {
     AdaptiveAveragePool,
     Upsample,
     Pad,
+    Resize,
+    Crop,
     BatchNorm,
     Relu,
     LeakyRelu,
@@ -27,6 +29,7 @@ pub(crate) enum Keyword {
     Multiply,
     Concat,
     Slice,
+    ChannelShuffle,
     Embedding,
     Positions,
     LayerNorm,
@@ -137,10 +140,12 @@ impl Keyword {
         others.chain(pools).chain(activations)
     }
 
-    const OTHERS: [Keyword; 31] = [
+    const OTHERS: [Keyword; 34] = [
         Self::AdaptiveAveragePool,
         Self::Upsample,
         Self::Pad,
+        Self::Resize,
+        Self::Crop,
         Self::Conv,
         Self::ConvTranspose,
         Self::BatchNorm,
@@ -155,6 +160,7 @@ impl Keyword {
         Self::Multiply,
         Self::Concat,
         Self::Slice,
+        Self::ChannelShuffle,
         Self::Embedding,
         Self::Positions,
         Self::LayerNorm,
@@ -181,6 +187,8 @@ impl Keyword {
             Op::Resample(Resample::Upsample { .. }) => Self::Upsample,
             Op::Resample(Resample::AdaptiveAverage { .. }) => Self::AdaptiveAveragePool,
             Op::Resample(Resample::Pad { .. }) => Self::Pad,
+            Op::Resample(Resample::Resize { .. }) => Self::Resize,
+            Op::Resample(Resample::Crop { .. }) => Self::Crop,
             Op::BatchNorm { .. } => Self::BatchNorm,
             Op::LeakyRelu { negative_slope } if *negative_slope == 0.0 => Self::Relu,
             Op::LeakyRelu { .. } => Self::LeakyRelu,
@@ -193,6 +201,7 @@ impl Keyword {
             Op::Multiply => Self::Multiply,
             Op::Concat => Self::Concat,
             Op::Slice { .. } => Self::Slice,
+            Op::ChannelShuffle { .. } => Self::ChannelShuffle,
             Op::Embedding { .. } => Self::Embedding,
             Op::Positions => Self::Positions,
             Op::LayerNorm { .. } => Self::LayerNorm,
@@ -257,6 +266,8 @@ impl Keyword {
             Self::AdaptiveAveragePool => "adaptive_average_pool",
             Self::Upsample => "upsample",
             Self::Pad => "pad",
+            Self::Resize => "resize",
+            Self::Crop => "crop",
             Self::BatchNorm => "batch_norm",
             Self::Relu => "relu",
             Self::LeakyRelu => "leaky_relu",
@@ -269,6 +280,7 @@ impl Keyword {
             Self::Multiply => "multiply",
             Self::Concat => "concat",
             Self::Slice => "slice",
+            Self::ChannelShuffle => "channel_shuffle",
             Self::Embedding => "embedding",
             Self::Positions => "positions",
             Self::LayerNorm => "layer_norm",
@@ -298,6 +310,8 @@ impl Keyword {
             Self::AdaptiveAveragePool => &["output"],
             Self::Upsample => &["factor", "mode", "align_corners"],
             Self::Pad => &["pad", "padding"],
+            Self::Resize => &["output", "mode", "align_corners"],
+            Self::Crop => &["start", "step", "output"],
             Self::BatchNorm => &[
                 "epsilon",
                 "momentum",
@@ -312,8 +326,9 @@ impl Keyword {
             Self::LeakyRelu => &["slope"],
             Self::Prelu => &["slopes", "slope", "init_slope"],
             Self::Linear => &["features", "bias", "weight", "init", "init_bias"],
-            Self::Dropout => &["rate"],
+            Self::Dropout => &["rate", "mask"],
             Self::Slice => &["start", "channels"],
+            Self::ChannelShuffle => &["groups"],
             Self::Embedding => &["rows", "channels", "weight", "init"],
             Self::LayerNorm => &LAYER_NORM_KEYS,
             Self::InstanceNorm => &GROUP_NORM_KEYS[1..],
@@ -326,6 +341,9 @@ impl Keyword {
             Self::Dice => &DICE_KEYS,
             Self::DiceCrossEntropy => &DICE_CROSS_ENTROPY_KEYS,
             Self::Activation(Activation::Elu { .. }) => &["alpha"],
+            Self::Activation(Activation::Softplus { .. }) => &["beta"],
+            Self::Activation(Activation::Hardtanh { .. }) => &["low", "high"],
+            Self::Activation(Activation::Affine { .. }) => &["scale", "shift"],
             Self::Relu
             | Self::Softmax
             | Self::GlobalPool(_)

@@ -46,7 +46,7 @@ pub use loss::{ClassLoss, ClassWeights, ElementLoss, Loss, TargetKind, inverse_f
 pub use model::{Graph, Node};
 pub use op::{Convolution, Op, Pool, PoolKind, PreluSlopes, TransposedConvolution};
 pub use parameter::{Initialization, Parameter, ParameterRole, fans};
-pub use partita_space::{Activation, ElementFunction};
+pub use partita_space::{Activation, DropoutMask, ElementFunction};
 pub use resample::{Interpolation, PadMode, Resample};
 pub use shape::{NodeId, ParameterId, Shape};
 pub use walk::{needed_by_last, readers};

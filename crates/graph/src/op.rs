@@ -1,6 +1,6 @@
 //! The operations, a closed enum.
 
-use crate::{Activation, Initialization, Loss, ParameterRole, Resample};
+use crate::{Activation, DropoutMask, Initialization, Loss, ParameterRole, Resample};
 use partita_space::Window;
 
 /// What a node computes.
@@ -43,10 +43,13 @@ pub enum Op {
         /// Whether there is a `b`.
         bias: bool,
     },
-    /// Zeroes elements with probability `rate` in training and scales the others by `1 / (1 - rate)`.
+    /// Zeroes elements, channels or samples with probability `rate` in training and scales the others by
+    /// `1 / (1 - rate)`.
     Dropout {
         /// Probability of zero, in `[0, 1)`.
         rate: f64,
+        /// What is zeroed together.
+        mask: DropoutMask,
     },
     /// (D, H, W, C) to D * H * W * C features, in that order (channels fastest).
     Flatten,
@@ -64,6 +67,12 @@ pub enum Op {
         start: usize,
         /// Number of channels.
         channels: usize,
+    },
+    /// Channel `j groups + g` of the output is channel `g C / groups + j` of the input.
+    /// Source: Zhang et al., "ShuffleNet", CVPR 2018; PyTorch, `ChannelShuffle`.
+    ChannelShuffle {
+        /// A divisor of the channels.
+        groups: usize,
     },
     /// Rows of a weight (1, 1, 1, rows, channels), by the class indices that the only channel of the
     /// input holds. These come from the sample; they have no gradient.
@@ -133,6 +142,7 @@ impl Op {
             | Self::Multiply
             | Self::Concat
             | Self::Slice { .. }
+            | Self::ChannelShuffle { .. }
             | Self::Positions
             | Self::LayerNorm { .. }
             | Self::GroupNorm { .. }
@@ -171,6 +181,7 @@ impl Op {
             | Self::Multiply
             | Self::Concat
             | Self::Slice { .. }
+            | Self::ChannelShuffle { .. }
             | Self::Embedding { .. }
             | Self::Positions
             | Self::LayerNorm { .. }
@@ -200,6 +211,7 @@ impl Op {
             | Self::Multiply
             | Self::Concat
             | Self::Slice { .. }
+            | Self::ChannelShuffle { .. }
             | Self::Embedding { .. }
             | Self::Positions
             | Self::LayerNorm { .. }

@@ -63,6 +63,7 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
         | Op::Positions
         | Op::Activation(_)
         | Op::Attention { .. }

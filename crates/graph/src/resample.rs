@@ -26,6 +26,22 @@ pub enum Resample {
         /// What they hold.
         mode: PadMode,
     },
+    /// Interpolation to extents that need be no multiples of the input's. Source: PyTorch, `interpolate` with a size.
+    Resize {
+        /// Extents of the output in D, H, W, at least 1.
+        outputs: [usize; 3],
+        /// What lies between the inputs.
+        interpolation: Interpolation,
+    },
+    /// A range of the positions, or every few of it: `x[start : : step]`.
+    Crop {
+        /// First input in D, H, W.
+        starts: [usize; 3],
+        /// Inputs from one output to the next in D, H, W, at least 1.
+        steps: [usize; 3],
+        /// Extents of the output in D, H, W, at least 1.
+        outputs: [usize; 3],
+    },
 }
 
 /// Interpolation of an upsampling.
@@ -91,6 +107,15 @@ impl Resample {
                 (0, 0) => Resampling::IDENTITY,
                 (low, _) => Resampling::pad(mode.rule(), low),
             },
+            Self::Resize {
+                outputs,
+                interpolation: Interpolation::Nearest,
+            } => Resampling::nearest_of(extent[dim], outputs[dim]),
+            Self::Resize {
+                outputs,
+                interpolation: Interpolation::Linear { align_corners },
+            } => Resampling::linear_of(extent[dim], outputs[dim], *align_corners),
+            Self::Crop { starts, steps, .. } => Resampling::strided(starts[dim], steps[dim]),
         })
     }
 
@@ -98,7 +123,9 @@ impl Resample {
     pub(crate) fn output_extent(&self, extent: [usize; 3]) -> [usize; 3] {
         std::array::from_fn(|dim| match self {
             Self::Upsample { factors, .. } => extent[dim].saturating_mul(factors[dim]),
-            Self::AdaptiveAverage { outputs } => outputs[dim],
+            Self::AdaptiveAverage { outputs }
+            | Self::Resize { outputs, .. }
+            | Self::Crop { outputs, .. } => outputs[dim],
             Self::Pad { sides, .. } => extent[dim]
                 .saturating_add(sides[dim].0)
                 .saturating_add(sides[dim].1),

@@ -94,6 +94,7 @@ pub(crate) fn padding(op: &Op) -> [(usize, usize); 3] {
         | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
@@ -159,6 +160,7 @@ pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 
         | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }

@@ -26,6 +26,8 @@ fn spans_positions(op: &Op) -> Option<&'static str> {
         Op::Resample(Resample::AdaptiveAverage { .. }) => {
             Some("averages over all positions of a sample")
         }
+        Op::Resample(Resample::Resize { .. }) => Some("resizes all positions of a sample"),
+        Op::Resample(Resample::Crop { .. }) => Some("takes positions out of a sample"),
         Op::Attention { .. } => Some("attends to all positions of a sample"),
         Op::Positions => Some("adds the encoding of positions in a sample"),
         Op::Input
@@ -44,6 +46,7 @@ fn spans_positions(op: &Op) -> Option<&'static str> {
         | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::LayerNorm { .. }
         | Op::Activation(_)

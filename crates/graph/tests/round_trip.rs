@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used)] // The setting for tests leaves out their helper functions.
 
 use partita_graph::{
-    Activation, Convolution, Graph, GraphBuilder, GraphError, Initialization, Interpolation, Loss,
-    NodeId, Op, PadMode, ParameterRole, ParameterSource, Pool, PoolKind, PreluSlopes, Resample,
-    TransposedConvolution, inverse_frequency, text,
+    Activation, Convolution, DropoutMask, Graph, GraphBuilder, GraphError, Initialization,
+    Interpolation, Loss, NodeId, Op, PadMode, ParameterRole, ParameterSource, Pool, PoolKind,
+    PreluSlopes, Resample, TransposedConvolution, inverse_frequency, text,
 };
 use partita_space::Window;
 use partita_space::random::SplitMix;
@@ -93,7 +93,7 @@ fn random_graphs_come_back_from_their_text() {
         assert_eq!(back, graph, "seed {seed}\n{printed}");
         kinds.extend(graph.nodes.iter().map(|node| node.op.keyword()));
     }
-    assert_eq!(kinds.len(), 27 + Activation::ALL.len(), "{kinds:?}");
+    assert_eq!(kinds.len(), 30 + Activation::ALL.len(), "{kinds:?}");
 }
 
 struct Random(SplitMix);
@@ -180,7 +180,10 @@ impl Random {
                 momentum: self.real(),
             },
             3 => self.slopes_or_softmax(),
-            4 => Op::Dropout { rate: self.real() },
+            4 => Op::Dropout {
+                rate: self.real(),
+                mask: DropoutMask::ALL[self.below(3)],
+            },
             5 if self.coin() => Op::Multiply,
             5 => Op::Add,
             8 => Op::Concat,
@@ -222,7 +225,16 @@ impl Random {
             })
         };
         let (factors, low, high) = (each(1, 1), each(0, 0), each(0, 0));
-        match self.below(4) {
+        match self.below(6) {
+            4 => Resample::Resize {
+                outputs: factors,
+                interpolation: Interpolation::Nearest,
+            },
+            5 => Resample::Crop {
+                starts: low,
+                steps: factors,
+                outputs: high.map(|outputs| outputs.max(1)),
+            },
             0 => Resample::Upsample {
                 factors,
                 interpolation: Interpolation::Nearest,

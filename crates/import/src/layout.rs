@@ -9,6 +9,11 @@ pub(crate) enum Axis {
     /// D, H, W are 0, 1, 2.
     Space(usize),
     Channel,
+    /// Some of what a channel's number is made of: `number / stride % extent`.
+    Part {
+        stride: usize,
+        extent: usize,
+    },
 }
 
 /// The axes of each dim, outermost first. Axes of extent 1 are left out, so that a dim of extent 1 has none.
@@ -43,11 +48,11 @@ impl Layout {
         Some(Self(dims.collect::<Option<_>>()?)).filter(|one| one.dims() == self.dims())
     }
 
-    /// The same elements in dims of other extents; none if an axis would be cut.
+    /// The same elements in dims of other extents; none if an axis of space would be cut.
     pub(crate) fn reshaped(&self, shape: Shape, samples: usize, extents: &[usize]) -> Option<Self> {
         let (&first, others) = extents.split_first()?;
-        let mut axes = self.0.iter().flatten().copied().peekable();
-        if axes.next() != Some(Axis::Sample) || first != samples {
+        let mut axes: Vec<Axis> = self.0.iter().flatten().rev().copied().collect();
+        if axes.pop() != Some(Axis::Sample) || first != samples {
             return None;
         }
         let mut dims = vec![vec![Axis::Sample]];
@@ -55,23 +60,32 @@ impl Layout {
             let mut dim = Vec::new();
             let mut held = 1;
             while held < extent {
-                let axis = axes.next()?;
-                held *= extent_of(shape, axis);
+                let axis = axes.pop()?;
+                let whole = extent_of(shape, axis);
+                let wanted = extent / held;
+                if whole > wanted {
+                    let (outer, inner) = cut(shape, axis, wanted)?;
+                    axes.push(inner);
+                    held *= wanted;
+                    dim.push(outer);
+                    continue;
+                }
+                held *= whole;
                 dim.push(axis);
             }
             if held != extent {
                 return None;
             }
-            dims.push(dim);
+            dims.push(joined(shape, dim));
         }
-        axes.next().is_none().then_some(Self(dims))
+        axes.is_empty().then_some(Self(dims))
     }
 
     /// The extents of the dims.
     pub(crate) fn extents(&self, shape: Shape, samples: usize) -> Vec<usize> {
         let extent = |axis: &Axis| match axis {
             Axis::Sample => samples,
-            Axis::Space(_) | Axis::Channel => extent_of(shape, *axis),
+            Axis::Space(_) | Axis::Channel | Axis::Part { .. } => extent_of(shape, *axis),
         };
         self.0
             .iter()
@@ -114,6 +128,21 @@ impl Layout {
         self.dims() == other.dims() && pairs.into_iter().all(fits)
     }
 
+    /// The dim whose channels are taken from groups in turn, and the number of groups.
+    pub(crate) fn shuffle(&self, shape: Shape) -> Option<(usize, usize)> {
+        let mut dims = self.0.iter().enumerate();
+        dims.find_map(|(dim, axes)| match axes[..] {
+            [
+                Axis::Part {
+                    stride: 1,
+                    extent: inner,
+                },
+                Axis::Part { stride, extent },
+            ] if stride == inner && inner * extent == shape.channels => Some((dim, extent)),
+            _ => None,
+        })
+    }
+
     /// Whether the dims are those of an image: samples, channels, then space.
     pub(crate) fn is_image(&self, shape: Shape, rank: usize) -> bool {
         *self == Self::image(shape, rank)
@@ -126,7 +155,64 @@ pub(crate) fn extent_of(shape: Shape, axis: Axis) -> usize {
         Axis::Sample => 1,
         Axis::Space(dim) => shape.extent[dim],
         Axis::Channel => shape.channels,
+        Axis::Part { extent, .. } => extent,
     }
+}
+
+/// An axis as an outer one of this extent and the rest; none where it cannot be cut so.
+fn cut(shape: Shape, axis: Axis, extent: usize) -> Option<(Axis, Axis)> {
+    let (stride, whole) = match axis {
+        Axis::Channel => (1, shape.channels),
+        Axis::Part { stride, extent } => (stride, extent),
+        Axis::Sample | Axis::Space(_) => return None,
+    };
+    let rest = whole
+        .checked_div(extent)
+        .filter(|rest| rest * extent == whole)?;
+    let outer = Axis::Part {
+        stride: stride * rest,
+        extent,
+    };
+    let inner = Axis::Part {
+        stride,
+        extent: rest,
+    };
+    Some((outer, inner))
+}
+
+/// The axes of a dim, with parts that follow each other as one.
+fn joined(shape: Shape, axes: Vec<Axis>) -> Vec<Axis> {
+    let mut joined: Vec<Axis> = Vec::new();
+    for axis in axes {
+        let pair = (joined.last().copied(), axis);
+        if let (
+            Some(Axis::Part { stride, extent }),
+            Axis::Part {
+                stride: next,
+                extent: inner,
+            },
+        ) = pair
+            && stride == next * inner
+        {
+            joined.pop();
+            joined.push(Axis::Part {
+                stride: next,
+                extent: extent * inner,
+            });
+        } else {
+            joined.push(axis);
+        }
+    }
+    let whole = Axis::Part {
+        stride: 1,
+        extent: shape.channels,
+    };
+    for axis in &mut joined {
+        if *axis == whole {
+            *axis = Axis::Channel;
+        }
+    }
+    joined
 }
 
 fn kept(shape: Shape, axis: Axis) -> Vec<Axis> {
@@ -155,6 +241,35 @@ mod tests {
         assert_eq!(image.reshaped(SHAPE, 2, &[2, 6, 12]), None);
         assert_eq!(image.reshaped(SHAPE, 2, &[6, 24]), None);
         assert_eq!(image.reshaped(SHAPE, 2, &[2, 3, 4, 3]), None);
+    }
+
+    #[test]
+    fn channels_are_cut_and_joined() {
+        let shape = Shape {
+            extent: [1, 4, 5],
+            channels: 12,
+        };
+        let image = Layout::image(shape, 2);
+        let cut = image.reshaped(shape, 2, &[2, 3, 4, 4, 5]).unwrap();
+        assert_eq!(
+            (cut.axes(1), cut.axes(2)),
+            (
+                &[Axis::Part {
+                    stride: 4,
+                    extent: 3
+                }][..],
+                &[Axis::Part {
+                    stride: 1,
+                    extent: 4
+                }][..]
+            )
+        );
+        assert_eq!(cut.reshaped(shape, 2, &[2, 12, 4, 5]), Some(image.clone()));
+        let shuffled = cut.permuted(&[0, 2, 1, 3, 4]).unwrap();
+        let shuffled = shuffled.reshaped(shape, 2, &[2, 12, 4, 5]).unwrap();
+        assert_eq!(shuffled.shuffle(shape), Some((1, 3)));
+        assert_eq!(image.shuffle(shape), None);
+        assert_eq!(image.reshaped(shape, 2, &[2, 5, 12, 4]), None);
     }
 
     #[test]

@@ -92,16 +92,36 @@ pub(crate) enum Operation {
     Prelu,
     /// Input; over this dim.
     Softmax { dim: usize },
+    /// Input, on which they act one after the other.
+    Functions(Vec<Activation>),
     /// Input.
     Dropout { rate: f64 },
+    /// Input; all positions of a channel are zeroed together.
+    ChannelDropout { rate: f64 },
+    /// Random numbers in the value's extents, which a product makes a dropout.
+    Noise(Noise),
+    /// Input, which is noise.
+    Floor,
     /// Two inputs.
     Add,
+    /// Two inputs, the second taken from the first.
+    Subtract,
+    /// Input times itself.
+    Square,
     /// Two inputs.
     Multiply,
     /// Inputs, along this dim.
     Concat { dim: usize },
     /// Input; the parts begin at these indices along this dim, and have the values' extents.
     Parts { dim: usize, starts: Vec<usize> },
+    /// Input; every `step`th index along this dim, as many as the value's extent.
+    Stride {
+        dim: usize,
+        start: usize,
+        step: usize,
+    },
+    /// Input; one index along this dim, which the output lacks.
+    Select { dim: usize, index: usize },
     /// Input; the same elements in the value's extents.
     Reshape,
     /// Input; dim `order[i]` becomes dim `i`.
@@ -110,6 +130,17 @@ pub(crate) enum Operation {
     Repeat,
     /// Input, unchanged.
     Identity,
+}
+
+/// Random numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Noise {
+    /// Not yet drawn.
+    Empty,
+    /// From 0 to 1.
+    Uniform,
+    /// Of [`Noise::Empty`], the input: 1 with this probability, else 0.
+    Bernoulli { keep: f64 },
 }
 
 /// Padding of a convolution.
@@ -129,6 +160,8 @@ impl Operation {
         matches!(
             self,
             Self::Parts { .. }
+                | Self::Stride { .. }
+                | Self::Select { .. }
                 | Self::Reshape
                 | Self::Permute { .. }
                 | Self::Repeat

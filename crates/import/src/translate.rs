@@ -1,6 +1,7 @@
 //! From operations between named values to a graph.
 
 mod arrange;
+mod noise;
 mod operate;
 
 use crate::imported::{Imported, Layer, LossChoice, Options, Stored};
@@ -18,6 +19,8 @@ enum Value {
     Tensor(Tensor),
     /// A parameter or buffer.
     Stored,
+    /// Random numbers.
+    Noise(noise::Drawn),
     /// The output of what cannot be expressed.
     Unknown,
 }
@@ -182,6 +185,12 @@ impl<'a> Translation<'a> {
             Ok(operation) => operation,
             Err(text) => return reason(text.clone()),
         };
+        if let Some(drawn) = self.noise(call, operation)? {
+            let outputs = call.outputs.iter();
+            let values = outputs.map(|name| (name.clone(), Value::Noise(drawn)));
+            self.values.extend(values);
+            return Ok(None);
+        }
         let values = self.operate(call, operation)?;
         let last = values.last().map(|tensor| tensor.node);
         let is_new = last.is_some_and(|node| {
@@ -239,6 +248,7 @@ impl<'a> Translation<'a> {
         match self.values.get(name) {
             Some(Value::Tensor(tensor)) => Ok(tensor.clone()),
             Some(Value::Unknown) => Err(Fault::Follows),
+            Some(Value::Noise(_)) => reason("it reads random numbers"),
             Some(Value::Stored) => reason(format!(
                 "it reads the parameter `{}` as a tensor",
                 self.network.stored[name]
@@ -259,7 +269,9 @@ impl<'a> Translation<'a> {
                 shape: self.network.shape(name).to_vec(),
             })),
             Some(Value::Unknown) => Err(Fault::Follows),
-            Some(Value::Tensor(_)) | None => reason("its parameters are computed, not stored"),
+            Some(Value::Tensor(_) | Value::Noise(_)) | None => {
+                reason("its parameters are computed, not stored")
+            }
         }
     }
 

@@ -175,6 +175,20 @@ fn what_has_no_gradient_is_frozen() {
 }
 
 #[test]
+fn random_numbers_become_dropout() {
+    let found = read(&fixture("read/dropped"), &Options::default()).unwrap();
+    let printed = text::print(&found.graph);
+    for line in [
+        "drop = dropout stem rate=0.25 mask=channel",
+        "mul = dropout drop rate=0.25 mask=sample",
+        "mul_1 = dropout div rate=0.5 mask=sample",
+        "mul_1_2 = affine mul_1 scale=0.5 shift=0",
+    ] {
+        assert!(printed.lines().any(|one| one == line), "{line}\n{printed}");
+    }
+}
+
+#[test]
 fn files_of_other_kinds_and_versions_are_refused() {
     let (folder, path) = changed("sequence", &[(r#""major": 8"#, r#""major": 9"#)]);
     let error = refusal(&path).to_string();

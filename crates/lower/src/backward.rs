@@ -153,7 +153,7 @@ impl Emit<'_> {
                 });
             }
             Op::Linear { bias, .. } => self.linear_backward(id, layer, bias),
-            Op::Dropout { rate } => {
+            Op::Dropout { rate, mask } => {
                 let (operation, distribution) =
                     (self.layer(id).origin.0 as u32, *self.distribution(id));
                 let halo_low = self.halo_below(id);
@@ -161,6 +161,7 @@ impl Emit<'_> {
                     x: dy,
                     y: dx,
                     rate,
+                    mask,
                     operation,
                     distribution,
                     halo_low,
@@ -180,6 +181,15 @@ impl Emit<'_> {
                 }
             }
             Op::Slice { start, .. } => self.slice_backward(id, layer, start),
+            Op::ChannelShuffle { groups } => {
+                let groups = self.distribution(id).shape[4] / groups;
+                self.pass_back(id, 0, layer, |dy, dx, accumulate| Kernel::ChannelShuffle {
+                    x: dy,
+                    y: dx,
+                    groups,
+                    accumulate,
+                });
+            }
             Op::Embedding { .. } => self.embedding_backward(id, layer),
             Op::Positions => self.positions_backward(id, layer),
             Op::LayerNorm { epsilon } => self.layer_norm_backward(id, layer, epsilon),

@@ -164,13 +164,14 @@ impl Emit<'_> {
                 let (w, bias) = (self.parameter(id, 0), self.bias(id, bias));
                 self.elementwise(id, layer, |x, y| Kernel::LinearForward { x, w, bias, y });
             }
-            Op::Dropout { rate } if training => {
+            Op::Dropout { rate, mask } if training => {
                 let (distribution, halo_low) = (*self.distribution(id), self.halo_below(id));
                 let operation = self.layer(id).origin.0 as u32;
                 self.elementwise(id, layer, |x, y| Kernel::Dropout {
                     x,
                     y,
                     rate,
+                    mask,
                     operation,
                     distribution,
                     halo_low,
@@ -190,6 +191,14 @@ impl Emit<'_> {
             Op::Multiply => self.multiply(id, layer),
             Op::Concat => self.concat(id, layer),
             Op::Slice { start, .. } => self.slice(id, layer, start),
+            Op::ChannelShuffle { groups } => {
+                self.elementwise(id, layer, |x, y| Kernel::ChannelShuffle {
+                    x,
+                    y,
+                    groups,
+                    accumulate: false,
+                });
+            }
             Op::Embedding { .. } => self.embedding(id, layer),
             Op::Positions => self.positions(id, layer),
             Op::LayerNorm { epsilon } => self.layer_norm(id, layer, epsilon),

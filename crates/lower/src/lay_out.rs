@@ -714,6 +714,7 @@ fn padding(op: &Op) -> Padding {
         | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
@@ -731,6 +732,7 @@ fn has_linear_gradient(op: &Op) -> bool {
         Op::Flatten
         | Op::Concat
         | Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
         | Op::Positions
         | Op::Activation(_)
         | Op::Dropout { .. }

@@ -111,6 +111,7 @@ fn read_backward(op: &Op) -> Backward {
         | Op::Add
         | Op::Concat
         | Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
         | Op::Positions
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => Backward::Neither,

@@ -146,6 +146,7 @@ fn reads_own_output(layer: &Layer) -> bool {
             | Op::Multiply
             | Op::Concat
             | Op::Slice { .. }
+            | Op::ChannelShuffle { .. }
             | Op::Embedding { .. }
             | Op::Positions
             | Op::LayerNorm { .. }

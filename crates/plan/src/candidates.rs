@@ -137,6 +137,7 @@ fn row_parallel_layers(graph: &Graph) -> Vec<LayerChoice> {
             | Op::Multiply
             | Op::Concat
             | Op::Slice { .. }
+            | Op::ChannelShuffle { .. }
             | Op::Embedding { .. }
             | Op::Positions
             | Op::LayerNorm { .. }

@@ -415,6 +415,7 @@ impl Kernel {
             | Kernel::SoftmaxBackward { .. }
             | Kernel::ActivationForward { .. }
             | Kernel::ActivationBackward { .. }
+            | Kernel::ChannelShuffle { .. }
             | Kernel::Dropout { .. }
             | Kernel::Add { .. }
             | Kernel::Multiply { .. }

@@ -1,8 +1,8 @@
 //! Visits the views of a kernel.
 
 use crate::{
-    Activation, ClassTerms, Direction, Distribution, ElementFunction, Optimizer, PoolKind, Taps,
-    Transform, View,
+    Activation, ClassTerms, Direction, Distribution, DropoutMask, ElementFunction, Optimizer,
+    PoolKind, Taps, Transform, View,
 };
 use partita_space::Resampling;
 
@@ -57,6 +57,7 @@ constants!(
     [Resampling; 3],
     i64,
     Activation,
+    DropoutMask,
     ClassTerms,
     Direction,
     ElementFunction,

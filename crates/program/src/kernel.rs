@@ -2,8 +2,8 @@
 
 use crate::each_view::EachView;
 use crate::{
-    Activation, ClassTerms, Direction, Distribution, ElementFunction, Optimizer, PoolKind, Taps,
-    Transform, View,
+    Activation, ClassTerms, Direction, Distribution, DropoutMask, ElementFunction, Optimizer,
+    PoolKind, Taps, Transform, View,
 };
 use partita_space::Resampling;
 use serde::{Deserialize, Serialize};
@@ -282,13 +282,23 @@ kernels! {
             dw: View,
             accumulate: bool,
         },
+        /// Channel `j groups + g` of `y` is channel `g C / groups + j` of `x`.
+        ChannelShuffle {
+            x: View,
+            y: View,
+            groups: usize,
+            accumulate: bool,
+        },
         /// Zeroes elements by random numbers keyed by (seed, epoch, sample, `operation`, element); `y` may be `x`.
+        /// Under another mask the number of an element is that of its channel, or 0.
         /// The view begins `halo_low` elements before the owned region of a tensor with this distribution. The
         /// same kernel serves forward (x, y) and backward (dy, dx).
         Dropout {
             x: View,
             y: View,
             rate: f64,
+            #[serde(default, skip_serializing_if = "DropoutMask::is_element")]
+            mask: DropoutMask,
             operation: u32,
             #[serde(rename = "place")]
             distribution: Distribution,

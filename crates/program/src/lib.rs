@@ -45,7 +45,7 @@ pub use loss::ClassTerms;
 pub use memory_breakdown::{MemoryBreakdown, MemoryCategory, live_at_peak, memory_breakdown};
 pub use menu::{Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use optimizer::Optimizer;
-pub use partita_space::{Activation, ElementFunction};
+pub use partita_space::{Activation, DropoutMask, ElementFunction};
 pub use piece::{restricted, set_accumulate};
 pub use program::{Body, DICE_SUMS, ENTROPY, GRADIENT_SQUARES, Output, Program, ProgramKind};
 pub use sizes::{SizeFault, SizeFaults};

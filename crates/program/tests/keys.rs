@@ -6,8 +6,8 @@
 //! a list of its own. Kernels with other keys are measured again.
 
 use partita_program::{
-    Activation, Buffer, BufferId, ClassTerms, Direction, Distribution, Dtype, ElementFunction,
-    Kernel, KernelShape, Optimizer, PoolKind, Role, Taps, Transform, View,
+    Activation, Buffer, BufferId, ClassTerms, Direction, Distribution, DropoutMask, Dtype,
+    ElementFunction, Kernel, KernelShape, Optimizer, PoolKind, Role, Taps, Transform, View,
 };
 use partita_space::{Bytes, ResampleRule, Resampling};
 use std::collections::HashSet;
@@ -438,9 +438,16 @@ fn pointwise() -> Vec<Kernel> {
             x: X,
             y: Y,
             rate: 0.5,
+            mask: DropoutMask::Element,
             operation: 3,
             distribution: Distribution::replicated([2, 4, 8, 8, 16]),
             halo_low: [0; 5],
+            accumulate: false,
+        },
+        Kernel::ChannelShuffle {
+            x: X,
+            y: Y,
+            groups: 2,
             accumulate: false,
         },
         Kernel::Add { a: X, b: Y, y: Y },

@@ -83,6 +83,7 @@ fn kernels() -> Vec<Kernel> {
             x: view,
             y: view,
             rate: 0.5,
+            mask: partita_program::DropoutMask::Element,
             operation: 7,
             distribution: distribution(),
             halo_low: [0; 5],

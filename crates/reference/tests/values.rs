@@ -417,6 +417,7 @@ fn dropout_does_not_depend_on_the_split() {
                 x,
                 y,
                 rate: 0.3,
+                mask: partita_program::DropoutMask::Element,
                 operation: 5,
                 distribution,
                 halo_low: [0; 5],

@@ -31,7 +31,7 @@ mod units;
 mod window;
 
 pub use axis_list::AxisList;
-pub use functions::{Activation, ElementFunction};
+pub use functions::{Activation, DropoutMask, ElementFunction};
 pub use help::Help;
 pub use interval::{Interval, Split};
 pub use median::{median, upper_median};

@@ -121,6 +121,40 @@ impl Resampling {
         }
     }
 
+    /// Every `step`th input from `start` on.
+    pub fn strided(start: usize, step: usize) -> Self {
+        Self {
+            numerator: step,
+            shift: start as i64,
+            ..Self::IDENTITY
+        }
+    }
+
+    /// The nearest of `extent` inputs below the position of each of `outputs`.
+    pub fn nearest_of(extent: usize, outputs: usize) -> Self {
+        Self::reduced(ResampleRule::Nearest, extent, outputs)
+    }
+
+    /// Linear interpolation of `extent` inputs to `outputs` outputs, with corners as in [`Resampling::linear`].
+    pub fn linear_of(extent: usize, outputs: usize, align_corners: bool) -> Self {
+        if extent == outputs {
+            return Self::IDENTITY;
+        }
+        let rule = ResampleRule::Linear;
+        if align_corners {
+            return match outputs {
+                1 => Self::nearest_of(extent, 1),
+                _ => Self::reduced(rule, extent - 1, outputs - 1),
+            };
+        }
+        Self {
+            rule,
+            numerator: 2 * extent,
+            denominator: 2 * outputs,
+            shift: extent as i64 - outputs as i64,
+        }
+    }
+
     fn reduced(rule: ResampleRule, numerator: usize, denominator: usize) -> Self {
         let divisor = divisor(numerator as i128, denominator as i128).0 as usize;
         Self {

@@ -38,6 +38,13 @@ fn each_margin(kernel: &Kernel, memory: &Memory<'_>, mut note: impl FnMut(f64)) 
         memory.pack::<f64>(x, &mut values);
         values.iter().for_each(|value| note(value.abs()));
     }
+    if let Kernel::ActivationForward { function, x, .. } = kernel {
+        let mut values = Vec::new();
+        memory.pack::<f64>(x, &mut values);
+        for kink in function.kinks() {
+            values.iter().for_each(|value| note((value - kink).abs()));
+        }
+    }
     if let Kernel::PoolForward {
         kind: PoolKind::L2,
         y,

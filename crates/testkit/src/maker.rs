@@ -6,8 +6,8 @@ mod sequence;
 
 use crate::{Bench, Draws};
 use partita_program::{
-    ClassTerms, Distribution, Dtype, ElementFunction, Kernel, Optimizer, PoolKind, Taps, Transform,
-    View,
+    ClassTerms, Distribution, DropoutMask, Dtype, ElementFunction, Kernel, Optimizer, PoolKind,
+    Taps, Transform, View,
 };
 use partita_run::Inputs;
 use partita_space::{Axis, AxisList, Mesh, Rank};
@@ -325,6 +325,8 @@ impl Maker {
         let extent = self.extent();
         let [x, y, dy, dx] = [0; 4].map(|_| self.view(extent));
         let negative_slope = self.draws.pick(&[0.0, 0.3]);
+        let possible = (1..=extent[4]).filter(|groups| extent[4].is_multiple_of(*groups));
+        let groups = self.draws.pick(&possible.collect::<Vec<_>>());
         let forward = |x, y| Kernel::LeakyReluForward {
             x,
             y,
@@ -342,6 +344,12 @@ impl Maker {
             forward(x, x),
             backward(dx, accumulate),
             backward(dy, accumulate),
+            Kernel::ChannelShuffle {
+                x,
+                y,
+                groups,
+                accumulate,
+            },
             Kernel::Add { a: x, b: dx, y },
             Kernel::Add { a: x, b: x, y },
         ]
@@ -357,10 +365,12 @@ impl Maker {
         };
         let extent = distribution.owned(mesh, &coord).shape();
         let [x, y] = [0; 2].map(|_| self.view(extent));
+        let mask = self.draws.pick(&DropoutMask::ALL);
         let both = [(x, y), (x, x)].map(|(x, y)| Kernel::Dropout {
             x,
             y,
             rate: 0.4,
+            mask,
             operation: 7,
             distribution,
             halo_low: [0; 5],

@@ -5,7 +5,8 @@ use crate::cases::random_layer_strategy;
 use crate::losses::draw_loss;
 use crate::{Case, Draws};
 use partita_graph::{
-    Activation, Convolution, Graph, GraphBuilder, NodeId, Op, ParameterRole, ParameterSource,
+    Activation, Convolution, DropoutMask, Graph, GraphBuilder, NodeId, Op, ParameterRole,
+    ParameterSource,
 };
 use partita_space::Window;
 
@@ -190,7 +191,8 @@ impl Sketch {
             }
         }
         if draws.one_in(4) {
-            let drop = Op::Dropout { rate: 0.3 };
+            let mask = draws.pick(&DropoutMask::ALL);
+            let drop = Op::Dropout { rate: 0.3, mask };
             self.head = self.node("drop", drop, &[self.head]);
         }
         if !draws.one_in(4) {

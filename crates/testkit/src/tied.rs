@@ -238,6 +238,7 @@ fn roles(op: &Op) -> Vec<ParameterRole> {
         | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
         | Op::Positions
         | Op::Activation(_)
         | Op::Attention { .. }

@@ -4,8 +4,8 @@ use super::{Run, touched};
 use crate::grid::{Canceled, Grid, Shared};
 use crate::simd::{Level, Op, Simd};
 use crate::team::ELEMENT;
-use partita_program::Kernel;
 use partita_program::random::Draws;
+use partita_program::{DropoutMask, Kernel};
 use partita_run::{Inputs, KernelTally, RunError};
 use partita_space::{Coord, Mesh};
 use std::ops::Range;
@@ -25,6 +25,7 @@ pub(super) fn execute(
         x,
         y,
         rate,
+        mask: of,
         operation,
         distribution,
         halo_low,
@@ -37,6 +38,7 @@ pub(super) fn execute(
     let mask = Mask {
         inputs: run.inputs,
         rate: *rate,
+        of: *of,
         operation: *operation,
         shape: distribution.shape,
         offset: distribution.corner(halo_low, mesh, coord),
@@ -79,6 +81,7 @@ pub(super) fn execute(
 struct Mask<'a> {
     inputs: &'a Inputs,
     rate: f64,
+    of: DropoutMask,
     operation: u32,
     /// Of the whole tensor.
     shape: [usize; 5],
@@ -96,7 +99,12 @@ impl Mask<'_> {
 
     /// Number of an element of the view within its sample.
     fn element(&self, at: [usize; 4]) -> u64 {
-        (0..4).fold(0, |element, dim| {
+        let first = match self.of {
+            DropoutMask::Element => 0,
+            DropoutMask::Channel => 3,
+            DropoutMask::Sample => return 0,
+        };
+        (first..4).fold(0, |element, dim| {
             element * self.shape[dim + 1] + self.offset[dim + 1] + at[dim]
         }) as u64
     }
@@ -119,7 +127,8 @@ impl DropoutRows<'_> {
     unsafe fn run(&self, level: Level, rows: Range<usize>) {
         let (grid, mask) = (self.y_grid, &self.mask);
         let (width, c) = (grid.extent[2], grid.channels);
-        let joined = [self.x_grid.pitch[3], grid.pitch[3], mask.shape[4]] == [c; 3];
+        let joined =
+            mask.of.is_element() && [self.x_grid.pitch[3], grid.pitch[3], mask.shape[4]] == [c; 3];
         let (count, length) = if joined { (1, width * c) } else { (width, c) };
         for row in rows {
             let (h, rest) = (row % grid.extent[1], row / grid.extent[1]);
@@ -135,6 +144,7 @@ impl DropoutRows<'_> {
                         draws,
                         rate: mask.rate,
                         first: mask.element([d, h, w, 0]),
+                        step: u64::from(mask.of != DropoutMask::Sample),
                         from: self.from.get().add(x),
                         to: self.to.get().add(y),
                         length,
@@ -154,6 +164,8 @@ struct Stretch {
     rate: f64,
     /// Number of the first element.
     first: u64,
+    /// From one element to the next: 1, or 0.
+    step: u64,
     /// May be `to`.
     from: *const f32,
     to: *mut f32,
@@ -171,10 +183,10 @@ impl Op for Stretch {
         let kept_from = (self.rate * (1u64 << 53) as f64).ceil() as i64;
         let mut bits = [0u32; BLOCK];
         for start in (0..self.length).step_by(BLOCK) {
-            let first = self.first + start as u64;
+            let first = self.first + start as u64 * self.step;
             for (i, bits) in bits.iter_mut().enumerate() {
                 // No branch on what is random; signed, as vectors compare.
-                let draw = self.draws.whole(first + i as u64) as i64;
+                let draw = self.draws.whole(first + i as u64 * self.step) as i64;
                 *bits = u32::from(draw >= kept_from).wrapping_neg();
             }
             let count = (self.length - start).min(BLOCK);

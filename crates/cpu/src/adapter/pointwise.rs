@@ -5,8 +5,10 @@ use super::operand::{AnyBlock, dense};
 use super::sequence::tally;
 use super::{Run, dropout, prelu, product, touched};
 use crate::elementwise::activation::{
-    Elu, Function, Gelu, Sigmoid, Silu, Tanh, activation_backward, activation_forward,
+    Affine, Elu, Function, Gelu, GeluTanh, HardSigmoid, HardSwish, Hardtanh, Mish, Sigmoid, Silu,
+    Softplus, Tanh, activation_backward, activation_forward,
 };
+use crate::elementwise::shuffle::channel_shuffle;
 use crate::elementwise::{
     Activation, activate, activate_backward, activate_backward_in_place, activate_in_place, add,
 };
@@ -54,16 +56,18 @@ pub(super) fn execute(
             }
         },
         Kernel::ActivationForward { function, .. }
-        | Kernel::ActivationBackward { function, .. } => match function {
-            Smooth::Gelu => smooth(Gelu, kernel, run),
-            Smooth::Silu => smooth(Silu, kernel, run),
-            Smooth::Sigmoid => smooth(Sigmoid, kernel, run),
-            Smooth::Tanh => smooth(Tanh, kernel, run),
-            Smooth::Elu { alpha } => {
-                let alpha = *alpha as f32;
-                smooth(Elu { alpha }, kernel, run)
-            }
-        },
+        | Kernel::ActivationBackward { function, .. } => by_element(*function, kernel, run),
+        Kernel::ChannelShuffle {
+            x,
+            y,
+            groups,
+            accumulate,
+        } => {
+            let (x, mut y) = (run.input(x), run.output(y));
+            let work = run
+                .compute(|call| channel_shuffle(call, x.view(), y.view(), *groups, *accumulate))?;
+            Ok(tally(work))
+        }
         Kernel::Dropout { .. } => dropout::execute(kernel, mesh, coord, run),
         Kernel::Multiply { .. }
         | Kernel::MultiplySum { .. }
@@ -78,16 +82,51 @@ pub(super) fn execute(
     }
 }
 
+fn by_element(
+    function: Smooth,
+    kernel: &Kernel,
+    run: &mut Run<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    let flops = function.flops();
+    match function {
+        Smooth::Gelu => smooth((Gelu, flops), kernel, run),
+        Smooth::Silu => smooth((Silu, flops), kernel, run),
+        Smooth::Sigmoid => smooth((Sigmoid, flops), kernel, run),
+        Smooth::Tanh => smooth((Tanh, flops), kernel, run),
+        Smooth::Elu { alpha } => {
+            let alpha = alpha as f32;
+            smooth((Elu { alpha }, flops), kernel, run)
+        }
+        Smooth::GeluTanh => smooth((GeluTanh, flops), kernel, run),
+        Smooth::Mish => smooth((Mish, flops), kernel, run),
+        Smooth::Softplus { beta } => {
+            let beta = beta as f32;
+            smooth((Softplus { beta }, flops), kernel, run)
+        }
+        Smooth::Hardtanh { low, high } => {
+            let (low, high) = (low as f32, high as f32);
+            smooth((Hardtanh { low, high }, flops), kernel, run)
+        }
+        Smooth::HardSigmoid => smooth((HardSigmoid, flops), kernel, run),
+        Smooth::HardSwish => smooth((HardSwish, flops), kernel, run),
+        Smooth::Affine { scale, shift } => {
+            let (scale, shift) = (scale as f32, shift as f32);
+            smooth((Affine { scale, shift }, flops), kernel, run)
+        }
+    }
+}
+
 fn smooth<F: Function>(
-    function: F,
+    (function, flops): (F, [u64; 2]),
     kernel: &Kernel,
     run: &mut Run<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     match kernel {
         Kernel::ActivationForward { x, y, .. } => {
             let (x, mut y) = (run.input(x), run.output(y));
-            let work =
-                run.compute(|call| activation_forward(call, function, x.view(), y.view()))?;
+            let work = run.compute(|call| {
+                activation_forward(call, (function, flops[0]), x.view(), y.view())
+            })?;
             Ok(tally(work))
         }
         Kernel::ActivationBackward {
@@ -99,6 +138,7 @@ fn smooth<F: Function>(
         } => {
             let (x, dy, mut dx) = (run.input(x), run.input(dy), run.output(dx));
             let work = run.compute(|call| {
+                let function = (function, flops[1]);
                 activation_backward(call, function, x.view(), dy.view(), dx.view(), *accumulate)
             })?;
             Ok(tally(work))

@@ -1,4 +1,4 @@
-//! Smooth activations: GELU, SiLU, sigmoid, tanh, ELU.
+//! Functions of one element: GELU, SiLU, hard swish and so on.
 
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::math::{exp, exp_minus_one};
@@ -9,9 +9,6 @@ use std::ops::Range;
 
 /// An elementwise function in a form that the compiler vectorizes.
 pub(crate) trait Function: Copy + Sync {
-    /// Nominal flops of an element, forward and backward.
-    const FLOPS: [u64; 2];
-
     /// The value at x.
     fn value<S: Simd>(self, x: f32) -> f32;
 
@@ -40,6 +37,42 @@ pub(crate) struct Tanh;
 pub(crate) struct Elu {
     /// Minus the limit for very negative inputs.
     pub(crate) alpha: f32,
+}
+
+/// x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3)
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GeluTanh;
+
+/// x tanh(ln(1 + exp(x)))
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mish;
+
+/// ln(1 + exp(beta x)) / beta
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Softplus {
+    pub(crate) beta: f32,
+}
+
+/// x, bounded
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hardtanh {
+    pub(crate) low: f32,
+    pub(crate) high: f32,
+}
+
+/// (x + 3) / 6, bounded by 0 and 1
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HardSigmoid;
+
+/// x times its hard sigmoid
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HardSwish;
+
+/// scale x + shift
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Affine {
+    pub(crate) scale: f32,
+    pub(crate) shift: f32,
 }
 
 /// An odd function that rises from -1/2 to 1/2, as x times a quotient of polynomials of the square of x.
@@ -114,8 +147,6 @@ impl Step {
 }
 
 impl Function for Gelu {
-    const FLOPS: [u64; 2] = [20, 30];
-
     #[inline(always)]
     fn value<S: Simd>(self, x: f32) -> f32 {
         x * NORMAL.at::<S>(x)
@@ -136,8 +167,6 @@ fn sigmoid<S: Simd>(x: f32) -> f32 {
 }
 
 impl Function for Silu {
-    const FLOPS: [u64; 2] = [20, 25];
-
     #[inline(always)]
     fn value<S: Simd>(self, x: f32) -> f32 {
         x * sigmoid::<S>(x)
@@ -151,8 +180,6 @@ impl Function for Silu {
 }
 
 impl Function for Sigmoid {
-    const FLOPS: [u64; 2] = [20, 25];
-
     #[inline(always)]
     fn value<S: Simd>(self, x: f32) -> f32 {
         sigmoid::<S>(x)
@@ -166,8 +193,6 @@ impl Function for Sigmoid {
 }
 
 impl Function for Tanh {
-    const FLOPS: [u64; 2] = [25, 25];
-
     /// From the magnitude, with the sign of x.
     #[inline(always)]
     fn value<S: Simd>(self, x: f32) -> f32 {
@@ -185,8 +210,6 @@ impl Function for Tanh {
 }
 
 impl Function for Elu {
-    const FLOPS: [u64; 2] = [25, 25];
-
     #[inline(always)]
     fn value<S: Simd>(self, x: f32) -> f32 {
         let below = self.alpha * exp_minus_one::<S>(if x > 0.0 { 0.0 } else { x });
@@ -200,12 +223,159 @@ impl Function for Elu {
     }
 }
 
-/// y = the value at x.
+/// The argument of tanh in the approximation of GELU, twice, and its derivative.
+#[inline(always)]
+fn bent<S: Simd>(x: f32) -> [f32; 2] {
+    const FACTOR: f32 = 1.595_769_1;
+    const CUBIC: f32 = FACTOR * 0.044_715;
+    let square = x * x;
+    [
+        x * S::multiply_add(square, CUBIC, FACTOR),
+        S::multiply_add(square, 3.0 * CUBIC, FACTOR),
+    ]
+}
+
+impl Function for GeluTanh {
+    #[inline(always)]
+    fn value<S: Simd>(self, x: f32) -> f32 {
+        x * sigmoid::<S>(bent::<S>(x)[0])
+    }
+
+    #[inline(always)]
+    fn slope<S: Simd>(self, x: f32) -> f32 {
+        let [at, rise] = bent::<S>(x);
+        let small = exp::<S>(-at.abs());
+        let both = 1.0 + small;
+        // Far out it is 0 times infinity.
+        let bell = if small > 0.0 {
+            x * rise * small / (both * both)
+        } else {
+            0.0 * x
+        };
+        sigmoid::<S>(at) + bell
+    }
+}
+
+/// tanh(ln(1 + exp(x))), and 1 less it.
+#[inline(always)]
+fn mish_gate<S: Simd>(x: f32) -> [f32; 2] {
+    let small = exp::<S>(-x.abs());
+    let above = if x > 0.0 {
+        1.0 + 2.0 * small
+    } else {
+        small * (small + 2.0)
+    };
+    let rest = if x > 0.0 { 2.0 * small * small } else { 2.0 };
+    let sum = above + rest;
+    [above / sum, rest / sum]
+}
+
+impl Function for Mish {
+    #[inline(always)]
+    fn value<S: Simd>(self, x: f32) -> f32 {
+        x * mish_gate::<S>(x)[0]
+    }
+
+    #[inline(always)]
+    fn slope<S: Simd>(self, x: f32) -> f32 {
+        let [gate, rest] = mish_gate::<S>(x);
+        gate + x * sigmoid::<S>(x) * rest * (1.0 + gate)
+    }
+}
+
+/// ln(1 + x) for x from 0 to 1: 2 artanh(s) with s = x / (2 + x), by its series.
+#[inline(always)]
+fn log_one_plus<S: Simd>(x: f32) -> f32 {
+    let s = x / (2.0 + x);
+    let square = s * s;
+    let next = |factor: f32, sum: f32| S::multiply_add(square, sum, factor);
+    let low = next(1.0 / 9.0, next(1.0 / 11.0, next(1.0 / 13.0, 1.0 / 15.0)));
+    2.0 * s * next(1.0, next(1.0 / 3.0, next(1.0 / 5.0, next(1.0 / 7.0, low))))
+}
+
+impl Function for Softplus {
+    #[inline(always)]
+    fn value<S: Simd>(self, x: f32) -> f32 {
+        let at = self.beta * x;
+        let above = if at > 0.0 { at } else { 0.0 };
+        let inside = (above + log_one_plus::<S>(exp::<S>(-at.abs()))) / self.beta;
+        if at > 20.0 { x } else { inside }
+    }
+
+    #[inline(always)]
+    fn slope<S: Simd>(self, x: f32) -> f32 {
+        let at = self.beta * x;
+        let inside = sigmoid::<S>(at);
+        if at > 20.0 { 1.0 } else { inside }
+    }
+}
+
+impl Function for Hardtanh {
+    #[inline(always)]
+    fn value<S: Simd>(self, x: f32) -> f32 {
+        let above = if x < self.low { self.low } else { x };
+        if above > self.high { self.high } else { above }
+    }
+
+    #[inline(always)]
+    fn slope<S: Simd>(self, x: f32) -> f32 {
+        let above = if x > self.low { 1.0 } else { 0.0 };
+        if x < self.high { above } else { 0.0 }
+    }
+}
+
+#[inline(always)]
+fn hard_sigmoid(x: f32) -> f32 {
+    let at = (x + 3.0) / 6.0;
+    let above = if at < 0.0 { 0.0 } else { at };
+    if above > 1.0 { 1.0 } else { above }
+}
+
+impl Function for HardSigmoid {
+    #[inline(always)]
+    fn value<S: Simd>(self, x: f32) -> f32 {
+        hard_sigmoid(x)
+    }
+
+    #[inline(always)]
+    fn slope<S: Simd>(self, x: f32) -> f32 {
+        let above = if x > -3.0 { 1.0 / 6.0 } else { 0.0 };
+        if x < 3.0 { above } else { 0.0 }
+    }
+}
+
+impl Function for HardSwish {
+    #[inline(always)]
+    fn value<S: Simd>(self, x: f32) -> f32 {
+        x * hard_sigmoid(x)
+    }
+
+    #[inline(always)]
+    fn slope<S: Simd>(self, x: f32) -> f32 {
+        let inside = S::multiply_add(x, 1.0 / 3.0, 0.5);
+        let above = if x > -3.0 { inside } else { 0.0 };
+        if x < 3.0 { above } else { 1.0 }
+    }
+}
+
+impl Function for Affine {
+    #[inline(always)]
+    fn value<S: Simd>(self, x: f32) -> f32 {
+        S::multiply_add(self.scale, x, self.shift)
+    }
+
+    #[inline(always)]
+    fn slope<S: Simd>(self, _x: f32) -> f32 {
+        self.scale
+    }
+}
+
+/// y = the value at x, of this many nominal flops.
 ///
 /// Errors of all kernels of this module: [`Canceled`]. They panic if boxes differ in shape.
 pub(crate) fn activation_forward<F: Function>(
     call: &mut Call,
-    function: F,
+    (function, flops): (F, u64),
     x: View,
     y: ViewMut,
 ) -> Result<Work, Canceled> {
@@ -221,7 +391,7 @@ pub(crate) fn activation_forward<F: Function>(
         })?
     };
     Ok(Work {
-        flops: F::FLOPS[0] * y.grid.elements() as u64,
+        flops: flops * y.grid.elements() as u64,
         bytes: x.grid.bytes() + y.grid.bytes(),
     })
 }
@@ -250,10 +420,10 @@ impl<F: Function> Op for Forward<'_, F> {
     }
 }
 
-/// dx (+)= dy times the derivative at x.
+/// dx (+)= dy times the derivative at x, of this many nominal flops.
 pub(crate) fn activation_backward<F: Function>(
     call: &mut Call,
-    function: F,
+    (function, flops): (F, u64),
     x: View,
     dy: View,
     dx: ViewMut,
@@ -274,7 +444,7 @@ pub(crate) fn activation_backward<F: Function>(
         })?;
     }
     Ok(Work {
-        flops: F::FLOPS[1] * dx.grid.elements() as u64,
+        flops: flops * dx.grid.elements() as u64,
         bytes: (3 + u64::from(accumulate)) * dx.grid.bytes(),
     })
 }
@@ -413,6 +583,58 @@ mod tests {
             for ([sigmoid, _], [tanh, _]) in at(Sigmoid, x).zip(at(Tanh, x)) {
                 assert_eq!((sigmoid, tanh), far);
             }
+        }
+    }
+
+    #[test]
+    fn approximate_gelu_mish_and_softplus_are_within_a_millionth() {
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let bent = |x: f64| {
+            let factor = (8.0 / std::f64::consts::PI).sqrt();
+            let at = factor * (x + 0.044_715 * x.powi(3));
+            let rise = factor * (1.0 + 3.0 * 0.044_715 * x * x);
+            let gate = sigmoid(at);
+            [x * gate, gate + x * gate * (1.0 - gate) * rise]
+        };
+        check(GeluTanh, bent, 1.0);
+        let mish = |x: f64| {
+            let gate = x.exp().ln_1p().tanh();
+            [x * gate, gate + x * sigmoid(x) * (1.0 - gate * gate)]
+        };
+        check(Mish, mish, 1.0);
+        let softplus = |x: f64| [(1.5 * x).exp().ln_1p() / 1.5, sigmoid(1.5 * x)];
+        check(Softplus { beta: 1.5 }, softplus, 1e-30);
+        assert!(at(GeluTanh, 1e30).all(|got| got == [1e30, 1.0]));
+        assert!(at(GeluTanh, -1e30).all(|got| got == [0.0, 0.0]));
+    }
+
+    #[test]
+    fn bounded_functions_are_exact() {
+        let relu6 = Hardtanh {
+            low: 0.0,
+            high: 6.0,
+        };
+        for (x, bounded, sigmoid, swish) in [
+            (-4.0, [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]),
+            (0.0, [0.0, 0.0], [0.5, 1.0 / 6.0], [0.0, 0.5]),
+            (1.5, [1.5, 1.0], [0.75, 1.0 / 6.0], [1.125, 1.0]),
+            (6.0, [6.0, 0.0], [1.0, 0.0], [6.0, 1.0]),
+            (7.0, [6.0, 0.0], [1.0, 0.0], [7.0, 1.0]),
+        ] {
+            assert!(at(relu6, x).all(|got| got == bounded), "{x}");
+            assert!(at(HardSigmoid, x).all(|got| got == sigmoid), "{x}");
+            assert!(at(HardSwish, x).all(|got| got == swish), "{x}");
+        }
+        let scaled = Affine {
+            scale: 2.0,
+            shift: -1.0,
+        };
+        assert!(at(scaled, 3.0).all(|got| got == [5.0, 2.0]));
+        for got in at(relu6, f32::NAN)
+            .chain(at(HardSigmoid, f32::NAN))
+            .chain(at(HardSwish, f32::NAN))
+        {
+            assert!(got[0].is_nan());
         }
     }
 

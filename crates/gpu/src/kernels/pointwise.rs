@@ -8,7 +8,7 @@ use crate::launch::Run;
 use crate::tensor::{Tensor, collapse};
 use partita_program::fused::Tail;
 use partita_program::random::Draws;
-use partita_program::{Activation, Kernel, View};
+use partita_program::{Activation, DropoutMask, Kernel, View};
 
 pub(super) fn execute(
     kernel: &Kernel,
@@ -50,8 +50,8 @@ pub(super) fn execute(
             dx,
             accumulate,
         } => {
-            let [function, alpha] = function_of(*function);
-            let rest = [function, alpha, Arg::flag(*accumulate)];
+            let [function, first, second] = function_of(*function);
+            let rest = [function, first, second, Arg::flag(*accumulate)];
             map_views("activation_backward", [x, dy, dx], &rest, run)
         }
         Kernel::Add { a, b, y } => {
@@ -65,6 +65,21 @@ pub(super) fn execute(
             accumulate,
         } => multiply([a, b, y].map(|view| run.tensor(view)), *accumulate, run),
         Kernel::PreluForward { .. } | Kernel::PreluBackwardData { .. } => prelu(kernel, run),
+        Kernel::ChannelShuffle {
+            x,
+            y,
+            groups,
+            accumulate,
+        } => {
+            let rest = [Arg::Uint(*groups as u32), Arg::flag(*accumulate)];
+            map_from(
+                4,
+                "channel_shuffle",
+                [x, y].map(|view| run.tensor(view)),
+                &rest,
+                run,
+            )
+        }
         Kernel::Dropout { .. } => dropout(kernel, run),
         other => panic!("{} is not computed element by element", other.name()),
     }
@@ -105,15 +120,24 @@ pub(super) fn map_from<const N: usize>(
     run.elements(name, &args, &of[0])
 }
 
-fn function_of(function: Activation) -> [Arg; 2] {
-    let (number, alpha) = match function {
-        Activation::Gelu => (0, 0.0),
-        Activation::Silu => (1, 0.0),
-        Activation::Sigmoid => (2, 0.0),
-        Activation::Tanh => (3, 0.0),
-        Activation::Elu { alpha } => (4, alpha),
+/// The number of a function in the kernels, and its constants.
+fn function_of(function: Activation) -> [Arg; 3] {
+    let (number, first, second) = match function {
+        Activation::Gelu => (0, 0.0, 0.0),
+        Activation::Silu => (1, 0.0, 0.0),
+        Activation::Sigmoid => (2, 0.0, 0.0),
+        Activation::Tanh => (3, 0.0, 0.0),
+        Activation::Elu { alpha } => (4, alpha, 0.0),
+        Activation::GeluTanh => (5, 0.0, 0.0),
+        Activation::Mish => (6, 0.0, 0.0),
+        Activation::Softplus { beta } => (7, beta, 0.0),
+        Activation::Hardtanh { low, high } => (8, low, high),
+        Activation::HardSigmoid => (9, 0.0, 0.0),
+        Activation::HardSwish => (10, 0.0, 0.0),
+        Activation::Affine { scale, shift } => (11, scale, shift),
     };
-    [Arg::Int(number), Arg::Float(alpha as f32)]
+    let constant = |value: f64| Arg::Float(value as f32);
+    [Arg::Int(number), constant(first), constant(second)]
 }
 
 fn prelu(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
@@ -176,11 +200,21 @@ fn multiply(
     run.elements("multiply", &args, &y)
 }
 
+/// The number of a mask in the kernel.
+fn number_of(mask: DropoutMask) -> i32 {
+    match mask {
+        DropoutMask::Element => 0,
+        DropoutMask::Channel => 1,
+        DropoutMask::Sample => 2,
+    }
+}
+
 fn dropout(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
     let Kernel::Dropout {
         x,
         y,
         rate,
+        mask,
         operation,
         distribution,
         halo_low,
@@ -210,6 +244,7 @@ fn dropout(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
             extent(distribution.shape),
             extent(corner),
             Arg::Ulong(draws.key()),
+            Arg::Int(number_of(*mask)),
             Arg::Ulong(threshold),
             Arg::Float((1.0 / (1.0 - rate)) as f32),
             Arg::flag(*accumulate),

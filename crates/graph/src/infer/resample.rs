@@ -69,6 +69,37 @@ fn check_dim(
             }
             sides[i] == (0, 0)
         }
+        Resample::Resize {
+            outputs,
+            interpolation: _,
+        } => {
+            number(node, "output", outputs[i])?;
+            number(node, "extent", extent)?;
+            outputs[i] == extent
+        }
+        Resample::Crop {
+            starts,
+            steps,
+            outputs,
+        } => {
+            number(node, "output", outputs[i])?;
+            number(node, "step", steps[i])?;
+            let (start, step) = (starts[i], steps[i]);
+            let nearest = extent.saturating_sub(1);
+            in_range(
+                node,
+                "start",
+                start < extent,
+                start,
+                "below the extent of the input",
+                nearest,
+            )?;
+            let possible = 1 + (extent - 1 - start) / step;
+            let ok = outputs[i] <= possible;
+            let words = "as many as lie in the input from `start` on";
+            in_range(node, "output", ok, outputs[i], words, possible)?;
+            (start, step, outputs[i]) == (0, 1, extent)
+        }
     };
     Ok(!is_unchanged)
 }

@@ -11,6 +11,10 @@ pub(super) fn infer(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, Grap
             check_slice(node, start, channels, input)?;
             Ok(Shape { channels, ..input })
         }
+        &Op::ChannelShuffle { groups } => {
+            check_norm_groups(node, groups, input.channels)?;
+            Ok(input)
+        }
         &Op::Embedding { rows, channels } => {
             number(node, "rows", rows)?;
             number(node, "channels", channels)?;

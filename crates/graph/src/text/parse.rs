@@ -217,9 +217,11 @@ fn parse_op(
         }
         Keyword::Pool(kind) => parse_pool(attributes, rank, kind)?,
         Keyword::GlobalPool(kind) => Op::Pool(Pool::global(kind, extent)),
-        Keyword::AdaptiveAveragePool | Keyword::Upsample | Keyword::Pad => {
-            Op::Resample(parse_resample(keyword, attributes, rank)?)
-        }
+        Keyword::AdaptiveAveragePool
+        | Keyword::Upsample
+        | Keyword::Pad
+        | Keyword::Resize
+        | Keyword::Crop => Op::Resample(parse_resample(keyword, attributes, rank)?),
         Keyword::BatchNorm | Keyword::LayerNorm | Keyword::GroupNorm | Keyword::InstanceNorm => {
             parse_norm(keyword, attributes)?
         }
@@ -237,6 +239,7 @@ fn parse_op(
         },
         Keyword::Dropout => Op::Dropout {
             rate: attributes.real("rate")?,
+            mask: attributes.dropout_mask()?,
         },
         Keyword::Flatten => Op::Flatten,
         Keyword::Add => Op::Add,
@@ -246,15 +249,17 @@ fn parse_op(
             start: attributes.whole("start", None)?,
             channels: attributes.whole("channels", None)?,
         },
+        Keyword::ChannelShuffle => Op::ChannelShuffle {
+            groups: attributes.whole("groups", None)?,
+        },
         Keyword::Embedding => Op::Embedding {
             rows: attributes.whole("rows", None)?,
             channels: attributes.whole("channels", None)?,
         },
         Keyword::Positions => Op::Positions,
-        Keyword::Activation(Activation::Elu { alpha }) => Op::Activation(Activation::Elu {
-            alpha: attributes.real_or("alpha", alpha)?,
-        }),
-        Keyword::Activation(activation) => Op::Activation(activation),
+        Keyword::Activation(activation) => {
+            Op::Activation(parse_activation(activation, attributes)?)
+        }
         Keyword::Attention => Op::Attention {
             heads: attributes.whole("heads", None)?,
             causal: attributes.flag("causal")?,
@@ -267,6 +272,37 @@ fn parse_op(
         | Keyword::L1
         | Keyword::Huber
         | Keyword::SmoothL1 => parse_loss(attributes, loss::read(keyword, attributes)?)?,
+    })
+}
+
+/// An activation with the constants of its line.
+fn parse_activation(
+    activation: Activation,
+    attributes: &Attributes,
+) -> Result<Activation, TextError> {
+    Ok(match activation {
+        Activation::Elu { alpha } => Activation::Elu {
+            alpha: attributes.real_or("alpha", alpha)?,
+        },
+        Activation::Softplus { beta } => Activation::Softplus {
+            beta: attributes.real_or("beta", beta)?,
+        },
+        Activation::Hardtanh { low, high } => Activation::Hardtanh {
+            low: attributes.real_or("low", low)?,
+            high: attributes.real_or("high", high)?,
+        },
+        Activation::Affine { .. } => Activation::Affine {
+            scale: attributes.real_or("scale", 1.0)?,
+            shift: attributes.real_or("shift", 0.0)?,
+        },
+        Activation::Gelu
+        | Activation::Silu
+        | Activation::Sigmoid
+        | Activation::Tanh
+        | Activation::GeluTanh
+        | Activation::Mish
+        | Activation::HardSigmoid
+        | Activation::HardSwish => activation,
     })
 }
 
@@ -352,6 +388,15 @@ fn parse_resample(
             sides: attributes.pads("pad", rank)?,
             mode: attributes.pad_mode()?,
         },
+        Keyword::Resize => Resample::Resize {
+            outputs: attributes.dims("output", rank, None)?,
+            interpolation: attributes.interpolation()?,
+        },
+        Keyword::Crop => Resample::Crop {
+            starts: attributes.extras("start", rank)?,
+            steps: attributes.dims("step", rank, Some(1))?,
+            outputs: attributes.dims("output", rank, None)?,
+        },
         _ => Resample::Upsample {
             factors: attributes.dims("factor", rank, None)?,
             interpolation: attributes.interpolation()?,
@@ -430,6 +475,8 @@ fn roles(keyword: Keyword) -> &'static [ParameterRole] {
         | Keyword::AdaptiveAveragePool
         | Keyword::Upsample
         | Keyword::Pad
+        | Keyword::Resize
+        | Keyword::Crop
         | Keyword::Relu
         | Keyword::LeakyRelu
         | Keyword::Softmax
@@ -439,6 +486,7 @@ fn roles(keyword: Keyword) -> &'static [ParameterRole] {
         | Keyword::Multiply
         | Keyword::Concat
         | Keyword::Slice
+        | Keyword::ChannelShuffle
         | Keyword::Positions
         | Keyword::Activation(_)
         | Keyword::Attention

@@ -4,7 +4,7 @@ use super::loss;
 use super::values::real;
 use crate::keyword::Keyword;
 use crate::{
-    Activation, Convolution, Graph, Initialization, Interpolation, Node, Op, Parameter,
+    Convolution, DropoutMask, Graph, Initialization, Interpolation, Node, Op, Parameter,
     ParameterRole, Pool, PoolKind, Resample, Shape, TransposedConvolution,
 };
 use partita_space::Window;
@@ -59,7 +59,11 @@ fn attributes(node: &Node, rank: usize) -> Vec<(&'static str, String)> {
         Op::LeakyRelu { negative_slope } => vec![("slope", real(*negative_slope))],
         Op::Prelu(slopes) => vec![("slopes", slopes.name().to_owned())],
         Op::Linear { features, bias: _ } => vec![("features", features.to_string())],
-        Op::Dropout { rate } => vec![("rate", real(*rate))],
+        Op::Dropout { rate, mask } => [("rate", real(*rate))]
+            .into_iter()
+            .chain((*mask != DropoutMask::Element).then(|| ("mask", mask.name().to_owned())))
+            .collect(),
+        Op::ChannelShuffle { groups } => vec![("groups", groups.to_string())],
         Op::Loss(loss) => loss::attributes(loss),
         Op::AuxiliaryLoss { loss, weight } => [("weight", real(*weight))]
             .into_iter()
@@ -82,15 +86,17 @@ fn attributes(node: &Node, rank: usize) -> Vec<(&'static str, String)> {
         Op::Attention { heads, causal } => {
             vec![("heads", heads.to_string()), ("causal", causal.to_string())]
         }
-        Op::Activation(Activation::Elu { alpha }) => vec![("alpha", real(*alpha))],
+        Op::Activation(activation) => {
+            let constants = activation.constants().into_iter();
+            constants.map(|(key, value)| (key, real(value))).collect()
+        }
         Op::Input
         | Op::Flatten
         | Op::Add
         | Op::Multiply
         | Op::Concat
         | Op::Positions
-        | Op::Softmax
-        | Op::Activation(_) => Vec::new(),
+        | Op::Softmax => Vec::new(),
     }
     .into_iter()
     .chain(no_bias(&node.op))
@@ -116,6 +122,7 @@ fn no_bias(op: &Op) -> Option<(&'static str, String)> {
         | Op::Multiply
         | Op::Concat
         | Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
         | Op::LayerNorm { .. }
@@ -214,15 +221,10 @@ fn resample_attributes(resample: &Resample, rank: usize) -> Vec<(&'static str, S
             factors,
             interpolation,
         } => {
-            let mut attributes = vec![("factor", numbers(factors))];
-            match interpolation {
-                Interpolation::Nearest => attributes.push(("mode", "nearest".to_owned())),
-                Interpolation::Linear { align_corners } => attributes.extend([
-                    ("mode", "linear".to_owned()),
-                    ("align_corners", align_corners.to_string()),
-                ]),
-            }
+            let attributes = [("factor", numbers(factors))].into_iter();
             attributes
+                .chain(interpolation_attributes(*interpolation))
+                .collect()
         }
         Resample::AdaptiveAverage { outputs } => vec![("output", numbers(outputs))],
         Resample::Pad { sides, mode } => vec![
@@ -231,6 +233,32 @@ fn resample_attributes(resample: &Resample, rank: usize) -> Vec<(&'static str, S
                 per_dim(&sides[3 - rank..], |&(low, high)| both_sides(low, high)),
             ),
             ("padding", mode.name().to_owned()),
+        ],
+        Resample::Resize {
+            outputs,
+            interpolation,
+        } => [("output", numbers(outputs))]
+            .into_iter()
+            .chain(interpolation_attributes(*interpolation))
+            .collect(),
+        Resample::Crop {
+            starts,
+            steps,
+            outputs,
+        } => vec![
+            ("start", numbers(starts)),
+            ("step", numbers(steps)),
+            ("output", numbers(outputs)),
+        ],
+    }
+}
+
+fn interpolation_attributes(interpolation: Interpolation) -> Vec<(&'static str, String)> {
+    match interpolation {
+        Interpolation::Nearest => vec![("mode", "nearest".to_owned())],
+        Interpolation::Linear { align_corners } => vec![
+            ("mode", "linear".to_owned()),
+            ("align_corners", align_corners.to_string()),
         ],
     }
 }

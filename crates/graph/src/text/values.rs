@@ -3,7 +3,9 @@
 use super::{TextError, synonym};
 use crate::infer::MAX_NUMBER;
 use crate::keyword::Keyword;
-use crate::{ClassWeights, Initialization, Interpolation, PadMode, ParameterRole, PreluSlopes};
+use crate::{
+    ClassWeights, DropoutMask, Initialization, Interpolation, PadMode, ParameterRole, PreluSlopes,
+};
 use partita_space::nearest;
 
 /// Key, value pairs of one line, checked against the keys of its operation.
@@ -206,6 +208,16 @@ impl<'a> Attributes<'a> {
         self.refuse_width(value, Kind::PadMode)?;
         self.read("padding", Kind::PadMode, value, |value| {
             PadMode::ALL.into_iter().find(|mode| mode.name() == value)
+        })
+    }
+
+    /// What a dropout draws a number for; by default each element.
+    pub(super) fn dropout_mask(&self) -> Result<DropoutMask, TextError> {
+        let value = self.get("mask").unwrap_or("element");
+        self.read("mask", Kind::DropoutMask, value, |value| {
+            DropoutMask::ALL
+                .into_iter()
+                .find(|mask| mask.name() == value)
         })
     }
 
@@ -435,6 +447,7 @@ enum Kind {
     Padding,
     PadMode,
     Interpolation,
+    DropoutMask,
     Slopes,
     Extent,
     Dims,
@@ -461,6 +474,7 @@ impl Kind {
             Self::Padding => "zero, periodic, replicate or reflect",
             Self::PadMode => "zero, replicate or reflect",
             Self::Interpolation => "nearest or linear",
+            Self::DropoutMask => "element, channel or sample",
             Self::Slopes => "one or channel",
             Self::Extent => "whole numbers W, HxW or DxHxW",
             Self::Dims => "a whole number, or one per dim as in 3x3x3",
@@ -483,6 +497,7 @@ impl Kind {
             Self::Flag | Self::FlagOrName => "false",
             Self::Padding | Self::PadMode => "zero",
             Self::Interpolation => "nearest",
+            Self::DropoutMask => "element",
             Self::Slopes => "one",
             Self::Extent => "32x32x32",
             Self::Initialization => "glorot_uniform",
@@ -511,6 +526,7 @@ impl Kind {
             | Self::Flag
             | Self::FlagOrName
             | Self::Interpolation
+            | Self::DropoutMask
             | Self::Slopes => None,
         };
         found.map(str::to_owned)
@@ -529,6 +545,7 @@ impl Kind {
             Self::Padding => &["zero", "periodic", "replicate", "reflect"],
             Self::PadMode => &["zero", "replicate", "reflect"],
             Self::Interpolation => &["nearest", "linear"],
+            Self::DropoutMask => &["element", "channel", "sample"],
             Self::Slopes => &["one", "channel"],
             Self::Initialization => &[
                 "glorot_uniform",

@@ -3,7 +3,7 @@
 //! Source: PyTorch, `aten/src/ATen/native/native_functions.yaml`: names, order and defaults of arguments.
 
 use super::schema::{Argument, NodeJson, Number, OptionalTensor};
-use crate::network::{Operation, Padding};
+use crate::network::{Noise, Operation, Padding};
 use partita_graph::{Activation, PadMode, PoolKind};
 
 /// The operation of a call with the tensors that it reads, or why it has none.
@@ -179,7 +179,9 @@ pub(super) fn translate(call: &Arguments<'_>, is_training: bool) -> Translated {
         .unwrap_or(base);
     let is_off = |name| is_training && matches!(call.flag(name, true), Ok(false));
     match base {
-        "dropout" if is_off("train") => return Ok((Operation::Identity, call.only())),
+        "dropout" | "feature_dropout" if is_off("train") => {
+            return Ok((Operation::Identity, call.only()));
+        }
         "batch_norm" if is_off("training") => {
             return Err("a batch norm in evaluation mode within a network in training mode is not read; export it \
                         in training mode, and freeze it in the run file"
@@ -413,22 +415,40 @@ fn elementwise(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Trans
         "gelu" => match call.find("approximate") {
             None => activation(Activation::Gelu),
             Some(Argument::AsString(text)) if text == "none" => activation(Activation::Gelu),
-            Some(_) => Err("GELU approximated by tanh is not read".to_owned()),
+            Some(Argument::AsString(text)) if text == "tanh" => activation(Activation::GeluTanh),
+            Some(_) => Err(strange("approximate")),
         },
         "silu" => activation(Activation::Silu),
         "sigmoid" => activation(Activation::Sigmoid),
         "tanh" => activation(Activation::Tanh),
+        "mish" => activation(Activation::Mish),
+        "hardswish" => activation(Activation::HardSwish),
+        "hardsigmoid" => activation(Activation::HardSigmoid),
+        "relu6" => activation(Activation::Hardtanh {
+            low: 0.0,
+            high: 6.0,
+        }),
+        "hardtanh" => hardtanh(call),
+        "softplus" => softplus(call),
+        "selu" | "celu" => scaled_elu(base, call),
         "softmax" | "_softmax" => call
             .dim("dim", -1)
             .map(|dim| (Operation::Softmax { dim }, input())),
         "dropout" => call
             .number("p", 0.5)
             .map(|rate| (Operation::Dropout { rate }, call.only())),
-        "add" => sum(call),
-        "mul" if overload == "Tensor" => match call.tensor("other") {
-            Some(_) => Ok((Operation::Multiply, call.tensors(&["self", "other"]))),
-            None => Err("a product with a number is not read".to_owned()),
-        },
+        "feature_dropout" => call
+            .number("p", 0.5)
+            .map(|rate| (Operation::ChannelDropout { rate }, call.only())),
+        "add" | "sub" | "rsub" | "mul" | "multiply" | "div" | "neg" | "square" | "pow" => {
+            arithmetic(base, overload, call)
+        }
+        "empty" | "new_empty" => Ok((Operation::Noise(Noise::Empty), Vec::new())),
+        "rand" => Ok((Operation::Noise(Noise::Uniform), Vec::new())),
+        "bernoulli" => call
+            .number("p", 0.5)
+            .map(|keep| (Operation::Noise(Noise::Bernoulli { keep }), call.only())),
+        "floor" => function(Operation::Floor),
         "cat" | "concat" => match call.find("tensors") {
             Some(argument) => call.dim("dim", 0).map(|dim| {
                 let inputs = tensors_of([argument].into_iter()).into_iter().map(Some);
@@ -451,14 +471,79 @@ fn elu(call: &Arguments<'_>) -> Translated {
     ))
 }
 
-fn sum(call: &Arguments<'_>) -> Translated {
-    if call.tensor("other").is_none() {
-        return Err("a sum with a number is not read".to_owned());
+fn hardtanh(call: &Arguments<'_>) -> Translated {
+    let (low, high) = (call.number("min_val", -1.0)?, call.number("max_val", 1.0)?);
+    let function = Activation::Hardtanh { low, high };
+    Ok((Operation::Activation(function), call.only()))
+}
+
+fn softplus(call: &Arguments<'_>) -> Translated {
+    if !call.has_scalar("threshold", 20.0)? {
+        return Err("a softplus with another threshold than 20 is not read".to_owned());
     }
-    if !call.has_scalar("alpha", 1.0)? {
-        return Err("a sum with a factor is not read".to_owned());
+    let beta = call.number("beta", 1.0)?;
+    let function = Activation::Softplus { beta };
+    Ok((Operation::Activation(function), call.only()))
+}
+
+/// SELU and CELU.
+///
+/// Source: PyTorch, `SELU`, `CELU`.
+fn scaled_elu(base: &str, call: &Arguments<'_>) -> Translated {
+    let scaled = |scale| Activation::Affine { scale, shift: 0.0 };
+    let functions = if base == "selu" {
+        let alpha = 1.673_263_242_354_377_2;
+        vec![Activation::Elu { alpha }, scaled(1.050_700_987_355_480_5)]
+    } else {
+        let alpha = call.number("alpha", 1.0)?;
+        vec![
+            scaled(1.0 / alpha),
+            Activation::Elu { alpha: 1.0 },
+            scaled(alpha),
+        ]
+    };
+    Ok((Operation::Functions(functions), call.only()))
+}
+
+/// Sums, differences, products and quotients of two tensors, or of one and a number.
+fn arithmetic(base: &str, overload: &str, call: &Arguments<'_>) -> Translated {
+    let affine = |scale: f64, shift: f64| {
+        let function = Activation::Affine { scale, shift };
+        Ok((Operation::Activation(function), call.only()))
+    };
+    if base == "neg" {
+        return affine(-1.0, 0.0);
     }
-    Ok((Operation::Add, call.tensors(&["self", "other"])))
+    let both = || call.tensors(&["self", "other"]);
+    if base == "square" || base == "pow" {
+        let is_square = base == "square" || call.has_scalar("exponent", 2.0)?;
+        return if is_square && (base == "square" || overload == "Tensor_Scalar") {
+            Ok((Operation::Square, call.only()))
+        } else {
+            Err("a power but the square is not read".to_owned())
+        };
+    }
+    let alpha = call.number("alpha", 1.0)?;
+    if call.tensor("other").is_some() {
+        return match base {
+            "mul" | "multiply" => Ok((Operation::Multiply, both())),
+            "add" if call.has_scalar("alpha", 1.0)? => Ok((Operation::Add, both())),
+            "sub" if call.has_scalar("alpha", 1.0)? => Ok((Operation::Subtract, both())),
+            "add" | "sub" => Err("a sum with a factor is not read".to_owned()),
+            _ => Err("a quotient of two tensors is not read".to_owned()),
+        };
+    }
+    if call.find("other").is_none() || call.find("rounding_mode").is_some() {
+        return Err(strange("other"));
+    }
+    let number = call.number("other", 0.0)?;
+    match base {
+        "add" => affine(1.0, alpha * number),
+        "sub" => affine(1.0, -alpha * number),
+        "rsub" => affine(-alpha, number),
+        "div" => affine(1.0 / number, 0.0),
+        _ => affine(number, 0.0),
+    }
 }
 
 /// Operators that move elements, or nothing.
@@ -490,7 +575,9 @@ fn arranging(base: &str, call: &Arguments<'_>) -> Option<Translated> {
                 vec![positive_or_zero(call.whole("start", 0)?, "start")?],
             ))
         }),
+        "slice" if call.whole("step", 1).is_ok_and(|step| step > 1) => stride(call),
         "slice" => parts(call, |dim| slice(call, dim)),
+        "select" => select(call),
         "split" | "split_with_sizes" | "chunk" | "unsafe_chunk" | "unsafe_split" => {
             parts(call, |dim| {
                 let extents = call
@@ -528,10 +615,31 @@ fn parts(
     Ok((Operation::Parts { dim, starts }, call.only()))
 }
 
+fn stride(call: &Arguments<'_>) -> Translated {
+    let dim = call.dim("dim", 0)?;
+    let start = first(call, dim)?;
+    let step = positive(call.whole("step", 1)?, "step")?;
+    Ok((Operation::Stride { dim, start, step }, call.only()))
+}
+
+fn select(call: &Arguments<'_>) -> Translated {
+    let dim = call.dim("dim", 0)?;
+    let index = call.whole("index", 0)?;
+    let extent = call.input[dim] as i64;
+    let index = if index < 0 { index + extent } else { index };
+    let index = positive_or_zero(index, "index")?;
+    Ok((Operation::Select { dim, index }, call.only()))
+}
+
 fn slice(call: &Arguments<'_>, dim: usize) -> Result<(usize, Vec<usize>), String> {
     if call.whole("step", 1)? != 1 {
         return Err("a slice with a step is not read".to_owned());
     }
+    Ok((dim, vec![first(call, dim)?]))
+}
+
+/// The first index of a slice.
+fn first(call: &Arguments<'_>, dim: usize) -> Result<usize, String> {
     let extent = call.input[dim] as i64;
     let start = call.whole("start", 0)?;
     let start = if start < 0 {
@@ -539,5 +647,5 @@ fn slice(call: &Arguments<'_>, dim: usize) -> Result<(usize, Vec<usize>), String
     } else {
         start.min(extent)
     };
-    Ok((dim, vec![positive_or_zero(start, "start")?]))
+    positive_or_zero(start, "start")
 }

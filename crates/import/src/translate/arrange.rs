@@ -3,7 +3,7 @@
 use super::{Fault, Tensor, Translation, reason};
 use crate::layout::Axis;
 use crate::network::{Call, Operation};
-use partita_graph::Op;
+use partita_graph::{Op, Resample};
 
 impl Translation<'_> {
     /// The outputs of a call that arranges; none if it computes.
@@ -14,7 +14,11 @@ impl Translation<'_> {
     ) -> Result<Option<Vec<Tensor>>, Fault> {
         let one = match operation {
             Operation::Identity => self.tensor(call, 0)?,
-            Operation::Dropout { rate } if *rate == 0.0 => self.tensor(call, 0)?,
+            Operation::Dropout { rate } | Operation::ChannelDropout { rate } if *rate == 0.0 => {
+                self.tensor(call, 0)?
+            }
+            &Operation::Stride { dim, start, step } => self.stride(call, dim, (start, step))?,
+            &Operation::Select { dim, index } => self.select(call, dim, index)?,
             Operation::Reshape => self.reshape(call)?,
             Operation::Permute { order } => self.permute(call, order)?,
             &Operation::Concat { dim } => self.concat(call, dim)?,
@@ -36,18 +40,29 @@ impl Translation<'_> {
             | Operation::Prelu
             | Operation::Softmax { .. }
             | Operation::Dropout { .. }
+            | Operation::ChannelDropout { .. }
+            | Operation::Functions(_)
+            | Operation::Noise(_)
+            | Operation::Floor
+            | Operation::Subtract
+            | Operation::Square
             | Operation::Add
             | Operation::Multiply => return Ok(None),
         };
         Ok(Some(vec![one]))
     }
 
-    fn reshape(&self, call: &Call) -> Result<Tensor, Fault> {
+    fn reshape(&mut self, call: &Call) -> Result<Tensor, Fault> {
         let tensor = self.tensor(call, 0)?;
         let sizes = self.output_extents(call);
-        let layout = tensor
-            .layout
-            .reshaped(self.shape(&tensor), self.samples, sizes);
+        let shape = self.shape(&tensor);
+        let layout = tensor.layout.reshaped(shape, self.samples, sizes);
+        if let Some((dim, groups)) = layout.as_ref().and_then(|one| one.shuffle(shape)) {
+            let node = self.plain(call, Op::ChannelShuffle { groups }, &[tensor.node])?;
+            let layout = layout.unwrap_or(tensor.layout);
+            let layout = layout.with_channels(dim, shape.channels);
+            return Ok(Tensor { node, layout });
+        }
         match layout {
             Some(layout) => Ok(Tensor {
                 node: tensor.node,
@@ -148,17 +163,86 @@ impl Translation<'_> {
                 parts.push(tensor.clone());
                 continue;
             }
-            if *tensor.layout.axes(dim) != [Axis::Channel] {
-                return reason("a part of samples or of space is not read");
-            }
-            let op = Op::Slice {
-                start,
-                channels: part,
-            };
-            let node = self.plain(call, op, &[tensor.node])?;
-            let layout = tensor.layout.with_channels(dim, part);
-            parts.push(Tensor { node, layout });
+            parts.push(self.part(call, &tensor, (dim, start, part))?);
         }
         Ok(parts)
+    }
+
+    /// So many indices from `start` on along a dim.
+    fn part(
+        &mut self,
+        call: &Call,
+        tensor: &Tensor,
+        (dim, start, part): (usize, usize, usize),
+    ) -> Result<Tensor, Fault> {
+        match *tensor.layout.axes(dim) {
+            [Axis::Channel] => {
+                let op = Op::Slice {
+                    start,
+                    channels: part,
+                };
+                let node = self.plain(call, op, &[tensor.node])?;
+                let layout = tensor.layout.with_channels(dim, part);
+                Ok(Tensor { node, layout })
+            }
+            [Axis::Space(_)] => self.crop(call, tensor, dim, (start, 1, part)),
+            _ => reason("a part of samples, or of several axes, is not read"),
+        }
+    }
+
+    fn stride(
+        &mut self,
+        call: &Call,
+        dim: usize,
+        (start, step): (usize, usize),
+    ) -> Result<Tensor, Fault> {
+        let tensor = self.tensor(call, 0)?;
+        let output = self.output_extents(call).get(dim).copied().unwrap_or(0);
+        self.crop(call, &tensor, dim, (start, step, output))
+    }
+
+    /// One index along a dim, which is left out.
+    fn select(&mut self, call: &Call, dim: usize, index: usize) -> Result<Tensor, Fault> {
+        let tensor = self.tensor(call, 0)?;
+        let part = if self.extents(&tensor).get(dim) == Some(&1) {
+            tensor
+        } else {
+            self.part(call, &tensor, (dim, index, 1))?
+        };
+        if *part.layout.axes(dim) == [Axis::Sample] {
+            return reason("a part of samples is not read");
+        }
+        Ok(Tensor {
+            node: part.node,
+            layout: part.layout.reduced(&[dim], false),
+        })
+    }
+
+    /// Every `step`th position from `start` on along a dim of space.
+    fn crop(
+        &mut self,
+        call: &Call,
+        tensor: &Tensor,
+        dim: usize,
+        (start, step, output): (usize, usize, usize),
+    ) -> Result<Tensor, Fault> {
+        let [Axis::Space(space)] = *tensor.layout.axes(dim) else {
+            return reason("a stride over samples or channels is not read");
+        };
+        let mut outputs = self.shape(tensor).extent;
+        let (mut starts, mut steps) = ([0; 3], [1; 3]);
+        (starts[space], steps[space], outputs[space]) = (start, step, output);
+        let crop = Resample::Crop {
+            starts,
+            steps,
+            outputs,
+        };
+        let node = self.plain(call, Op::Resample(crop), &[tensor.node])?;
+        let layout = if output == 1 {
+            tensor.layout.reduced(&[dim], true)
+        } else {
+            tensor.layout.clone()
+        };
+        Ok(Tensor { node, layout })
     }
 }

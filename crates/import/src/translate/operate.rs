@@ -7,8 +7,8 @@ use partita_graph::ParameterRole::{
     Beta, Bias, Gamma, RunningMean, RunningVariance, Slope, Weight,
 };
 use partita_graph::{
-    Convolution, Interpolation, NodeId, Op, PadMode, ParameterRole, Pool, PoolKind, PreluSlopes,
-    Resample, Shape, TransposedConvolution,
+    Activation, Convolution, DropoutMask, Interpolation, NodeId, Op, PadMode, ParameterRole, Pool,
+    PoolKind, PreluSlopes, Resample, Shape, TransposedConvolution,
 };
 use partita_space::Window;
 
@@ -24,6 +24,11 @@ impl Translation<'_> {
     ) -> Result<Vec<Tensor>, Fault> {
         if let Some(values) = self.arrange(call, operation)? {
             return Ok(values);
+        }
+        if *operation == Operation::Multiply
+            && let Some(index) = (0..2).find(|&index| self.drawn(call, index).is_some())
+        {
+            return Ok(vec![self.drop(call, index)?]);
         }
         if let (Operation::Multiply, Some(index)) = (operation, self.factor(call)) {
             return Ok(vec![self.scale(call, index)?]);
@@ -62,11 +67,37 @@ impl Translation<'_> {
                 [Axis::Channel] => self.function(call, Op::Softmax, &tensor),
                 _ => reason("a softmax over another dim than channels is not read"),
             },
-            &Operation::Dropout { rate } => self.function(call, Op::Dropout { rate }, &tensor),
+            Operation::Functions(functions) => {
+                let mut all = functions.iter();
+                all.try_fold(tensor, |tensor, function| {
+                    self.function(call, Op::Activation(*function), &tensor)
+                })
+            }
+            &Operation::ChannelDropout { rate } => {
+                let mask = DropoutMask::Channel;
+                self.function(call, Op::Dropout { rate, mask }, &tensor)
+            }
+            Operation::Subtract => self.subtract(call, &tensor),
+            Operation::Square => {
+                let node = self.plain(call, Op::Multiply, &[tensor.node; 2])?;
+                let layout = tensor.layout;
+                Ok(Tensor { node, layout })
+            }
+            Operation::Floor | Operation::Noise(_) => reason("no layer of Partita does this"),
+            &Operation::Dropout { rate } => self.function(
+                call,
+                Op::Dropout {
+                    rate,
+                    mask: DropoutMask::Element,
+                },
+                &tensor,
+            ),
             Operation::Add => self.add(call, &tensor),
             Operation::Multiply => self.multiply(call, &tensor),
             Operation::Concat { .. }
             | Operation::Parts { .. }
+            | Operation::Stride { .. }
+            | Operation::Select { .. }
             | Operation::Reshape
             | Operation::Permute { .. }
             | Operation::Repeat
@@ -483,18 +514,11 @@ impl Translation<'_> {
         let extent = self.shape(tensor).extent;
         let sizes = self.output_extents(call);
         let missing = 3 - self.rank;
-        let mut factors = [1; 3];
+        let mut outputs = [1; 3];
         for dim in missing..3 {
-            let output = sizes.get(dim - missing + 2).copied().unwrap_or(0);
-            if output == 0 || !output.is_multiple_of(extent[dim]) {
-                return reason(format!(
-                    "it resizes {} to {output}, and whole factors are possible",
-                    extent[dim]
-                ));
-            }
-            factors[dim] = output / extent[dim];
+            outputs[dim] = sizes.get(dim - missing + 2).copied().unwrap_or(0);
         }
-        if factors == [1; 3] {
+        if outputs == extent {
             return Ok(tensor.clone());
         }
         let interpolation = if is_linear {
@@ -502,14 +526,23 @@ impl Translation<'_> {
         } else {
             Interpolation::Nearest
         };
-        self.resample(
-            call,
+        let is_whole = (0..3).all(|dim| outputs[dim].is_multiple_of(extent[dim]));
+        let resample = if is_whole {
             Resample::Upsample {
-                factors,
+                factors: std::array::from_fn(|dim| outputs[dim] / extent[dim]),
                 interpolation,
-            },
-            tensor,
-        )
+            }
+        } else if is_linear || (0..3).all(|dim| rounds_alike(extent[dim], outputs[dim])) {
+            Resample::Resize {
+                outputs,
+                interpolation,
+            }
+        } else {
+            return reason(format!(
+                "it resizes {extent:?} to {outputs:?}, where PyTorch rounds positions otherwise"
+            ));
+        };
+        self.resample(call, resample, tensor)
     }
 
     fn resample(
@@ -560,7 +593,21 @@ impl Translation<'_> {
 
     fn add(&mut self, call: &Call, left: &Tensor) -> Result<Tensor, Fault> {
         let right = self.tensor(call, 1)?;
-        if left.layout != right.layout || self.shape(left) != self.shape(&right) {
+        self.sum(call, left, &right)
+    }
+
+    fn subtract(&mut self, call: &Call, left: &Tensor) -> Result<Tensor, Fault> {
+        let right = self.tensor(call, 1)?;
+        let negated = Activation::Affine {
+            scale: -1.0,
+            shift: 0.0,
+        };
+        let right = self.function(call, Op::Activation(negated), &right)?;
+        self.sum(call, left, &right)
+    }
+
+    fn sum(&mut self, call: &Call, left: &Tensor, right: &Tensor) -> Result<Tensor, Fault> {
+        if left.layout != right.layout || self.shape(left) != self.shape(right) {
             return reason("a sum of tensors of different extents or orders of dims is not read");
         }
         let node = self.plain(call, Op::Add, &[left.node, right.node])?;
@@ -629,11 +676,28 @@ impl Translation<'_> {
     }
 }
 
+/// Whether PyTorch, which computes positions with a rounded scale, takes the inputs that exact positions have.
+fn rounds_alike(extent: usize, outputs: usize) -> bool {
+    let narrow = extent as f32 / outputs as f32;
+    let wide = extent as f64 / outputs as f64;
+    (0..outputs).all(|output| {
+        let exact = output * extent / outputs;
+        let rounded = [
+            (output as f32 * narrow).floor() as usize,
+            (output as f64 * wide).floor() as usize,
+        ];
+        rounded == [exact; 2]
+    })
+}
+
 /// Whether the axes are channels, then space in order.
 fn is_flat(axes: &[Axis]) -> bool {
+    if axes.iter().any(|axis| matches!(axis, Axis::Part { .. })) {
+        return false;
+    }
     let order = |axis: &Axis| match axis {
         Axis::Sample => 0,
-        Axis::Channel => 1,
+        Axis::Channel | Axis::Part { .. } => 1,
         Axis::Space(dim) => 2 + dim,
     };
     axes.first() != Some(&Axis::Sample) && axes.is_sorted_by_key(order)

@@ -132,6 +132,7 @@ impl Layout<'_> {
                 | Op::Softmax
                 | Op::Concat
                 | Op::Slice { .. }
+                | Op::ChannelShuffle { .. }
                 | Op::Embedding { .. }
                 | Op::Attention { .. }
                 | Op::Loss(_)

@@ -160,6 +160,8 @@ fn kind(op: &Op) -> &'static str {
         Op::Resample(Resample::Upsample { .. }) => "the upsampling",
         Op::Resample(Resample::AdaptiveAverage { .. }) => "the pooling",
         Op::Resample(Resample::Pad { .. }) => "the padding",
+        Op::Resample(Resample::Resize { .. }) => "the resize",
+        Op::Resample(Resample::Crop { .. }) => "the crop",
         Op::BatchNorm { .. } => "the batch norm",
         Op::LeakyRelu { .. } | Op::Prelu(_) | Op::Activation(_) => "the activation",
         Op::Softmax => "the softmax",
@@ -170,6 +172,7 @@ fn kind(op: &Op) -> &'static str {
         Op::Multiply => "the product",
         Op::Concat => "the concatenation",
         Op::Slice { .. } => "the slice",
+        Op::ChannelShuffle { .. } => "the channel shuffle",
         Op::Embedding { .. } => "the embedding",
         Op::Positions => "the sum with positions",
         Op::LayerNorm { .. } => "the layer norm",
@@ -186,7 +189,12 @@ fn possible(node: &Node) -> &'static str {
         Op::Linear { .. } => "N, C and F",
         Op::Flatten => "N",
         Op::AuxiliaryLoss { .. } => "none, as it has the distribution of the loss",
-        Op::Input | Op::Softmax | Op::Concat | Op::Slice { .. } | Op::Loss(_) => "N, D, H and W",
+        Op::Input
+        | Op::Softmax
+        | Op::Concat
+        | Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
+        | Op::Loss(_) => "N, D, H and W",
         Op::Embedding { .. } => "N, D, H, W and F",
         Op::Attention { .. } => "N and C",
         Op::Pool(_)

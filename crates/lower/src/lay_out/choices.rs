@@ -160,6 +160,7 @@ pub(super) fn can_carry(node: &Node, dim: LayerDim) -> bool {
             | Op::Softmax
             | Op::Concat
             | Op::Slice { .. }
+            | Op::ChannelShuffle { .. }
             | Op::Embedding { .. }
             | Op::Loss(_),
             LayerDim::C,

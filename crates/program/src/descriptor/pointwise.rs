@@ -17,6 +17,19 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
         | Kernel::PreluBackwardData { .. }
         | Kernel::PreluBackwardSlopes { .. } => prelu(kernel),
         Kernel::SoftmaxForward { .. } | Kernel::SoftmaxBackward { .. } => softmax(kernel),
+        Kernel::ChannelShuffle {
+            x,
+            y,
+            groups,
+            accumulate,
+        } => {
+            let operands = [linear("x", x), result("y", y, *accumulate).like("x", x)];
+            Descriptor::new("channel_shuffle", each(x, 1), operands)
+                .require(*groups > 0 && x.extent[4].is_multiple_of(*groups), || {
+                    misfit(x, y)
+                })
+                .accumulates(*accumulate)
+        }
         Kernel::Dropout {
             x,
             y,
@@ -52,14 +65,21 @@ fn activation(kernel: &Kernel) -> Descriptor<'_> {
     match kernel {
         Kernel::ActivationForward { function, x, y } => {
             let operands = [read("x", x), write("y", y).like("x", x)];
-            let (name, flops) = match function {
-                // With an error function.
-                Activation::Gelu => ("gelu_forward", 20),
-                Activation::Silu => ("silu_forward", 20),
-                Activation::Sigmoid => ("sigmoid_forward", 20),
-                Activation::Tanh => ("tanh_forward", 25),
-                Activation::Elu { .. } => ("elu_forward", 25),
+            let name = match function {
+                Activation::Gelu => "gelu_forward",
+                Activation::Silu => "silu_forward",
+                Activation::Sigmoid => "sigmoid_forward",
+                Activation::Tanh => "tanh_forward",
+                Activation::Elu { .. } => "elu_forward",
+                Activation::GeluTanh => "gelu_tanh_forward",
+                Activation::Mish => "mish_forward",
+                Activation::Softplus { .. } => "softplus_forward",
+                Activation::Hardtanh { .. } => "hardtanh_forward",
+                Activation::HardSigmoid => "hard_sigmoid_forward",
+                Activation::HardSwish => "hard_swish_forward",
+                Activation::Affine { .. } => "affine_forward",
             };
+            let flops = function.flops()[0] as usize;
             Descriptor::new(name, each(x, flops), operands)
         }
         Kernel::ActivationBackward {
@@ -74,13 +94,21 @@ fn activation(kernel: &Kernel) -> Descriptor<'_> {
                 linear("dy", dy).like("x", x),
                 result("dx", dx, *accumulate).like("x", x),
             ];
-            let (name, flops) = match function {
-                Activation::Gelu => ("gelu_backward", 30),
-                Activation::Silu => ("silu_backward", 25),
-                Activation::Sigmoid => ("sigmoid_backward", 25),
-                Activation::Tanh => ("tanh_backward", 25),
-                Activation::Elu { .. } => ("elu_backward", 25),
+            let name = match function {
+                Activation::Gelu => "gelu_backward",
+                Activation::Silu => "silu_backward",
+                Activation::Sigmoid => "sigmoid_backward",
+                Activation::Tanh => "tanh_backward",
+                Activation::Elu { .. } => "elu_backward",
+                Activation::GeluTanh => "gelu_tanh_backward",
+                Activation::Mish => "mish_backward",
+                Activation::Softplus { .. } => "softplus_backward",
+                Activation::Hardtanh { .. } => "hardtanh_backward",
+                Activation::HardSigmoid => "hard_sigmoid_backward",
+                Activation::HardSwish => "hard_swish_backward",
+                Activation::Affine { .. } => "affine_backward",
             };
+            let flops = function.flops()[1] as usize;
             Descriptor::new(name, each(x, flops), operands).accumulates(*accumulate)
         }
         other => panic!("{other:?} is described elsewhere"),

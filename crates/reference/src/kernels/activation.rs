@@ -1,4 +1,4 @@
-//! Smooth activations.
+//! Functions of one element.
 
 use super::{Call, touched};
 use crate::values::each_element;
@@ -49,6 +49,58 @@ fn value(function: Activation, x: f64) -> f64 {
                 alpha * x.exp_m1()
             }
         }
+        Activation::GeluTanh => x * sigmoid(2.0 * bent(x)[0]),
+        Activation::Mish => x * mish_gate(x),
+        Activation::Softplus { beta } => match beta * x {
+            far if far > SOFTPLUS_EDGE => x,
+            inside => (inside.max(0.0) + (-inside.abs()).exp().ln_1p()) / beta,
+        },
+        Activation::Hardtanh { low, high } => {
+            if x < low {
+                low
+            } else if x > high {
+                high
+            } else {
+                x
+            }
+        }
+        Activation::HardSigmoid => hard_sigmoid(x),
+        Activation::HardSwish => x * hard_sigmoid(x),
+        Activation::Affine { scale, shift } => scale * x + shift,
+    }
+}
+
+/// Beyond it PyTorch takes a softplus for the identity.
+const SOFTPLUS_EDGE: f64 = 20.0;
+
+/// The argument of tanh in the approximation of GELU, and its derivative.
+fn bent(x: f64) -> [f64; 2] {
+    const CUBIC: f64 = 0.044_715;
+    let factor = (2.0 / PI).sqrt();
+    [
+        factor * (x + CUBIC * x.powi(3)),
+        factor * (1.0 + 3.0 * CUBIC * x * x),
+    ]
+}
+
+/// `tanh(ln(1 + exp(x)))`
+fn mish_gate(x: f64) -> f64 {
+    let small = (-x.abs()).exp();
+    let (above, rest) = if x > 0.0 {
+        (1.0 + 2.0 * small, 2.0 * small * small)
+    } else {
+        (small * (small + 2.0), 2.0)
+    };
+    above / (above + rest)
+}
+
+fn hard_sigmoid(x: f64) -> f64 {
+    if x <= -3.0 {
+        0.0
+    } else if x >= 3.0 {
+        1.0
+    } else {
+        (x + 3.0) / 6.0
     }
 }
 
@@ -68,16 +120,31 @@ fn slope(function: Activation, x: f64) -> f64 {
                 alpha * x.exp()
             }
         }
-    }
-}
-
-/// Nominal flops of an element, forward and backward.
-fn flops(function: Activation) -> [u64; 2] {
-    match function {
-        Activation::Gelu => [20, 30],
-        Activation::Silu => [20, 25],
-        Activation::Sigmoid => [20, 25],
-        Activation::Tanh | Activation::Elu { .. } => [25, 25],
+        Activation::GeluTanh => {
+            let [at, rise] = bent(x);
+            let (gate, rest) = (sigmoid(2.0 * at), sigmoid(-2.0 * at));
+            gate + 2.0 * x * gate * rest * rise
+        }
+        Activation::Mish => {
+            let gate = mish_gate(x);
+            gate + x * sigmoid(x) * (1.0 - gate * gate)
+        }
+        Activation::Softplus { beta } => match beta * x {
+            far if far > SOFTPLUS_EDGE => 1.0,
+            inside => sigmoid(inside),
+        },
+        Activation::Hardtanh { low, high } => f64::from(u8::from(low < x && x < high)),
+        Activation::HardSigmoid => f64::from(u8::from(-3.0 < x && x < 3.0)) / 6.0,
+        Activation::HardSwish => {
+            if x <= -3.0 {
+                0.0
+            } else if x >= 3.0 {
+                1.0
+            } else {
+                x / 3.0 + 0.5
+            }
+        }
+        Activation::Affine { scale, .. } => scale,
     }
 }
 
@@ -92,7 +159,7 @@ pub(super) fn forward(
         y.set(i, value(function, x.get(i)));
     })?;
     Ok(KernelTally {
-        flops: flops(function)[0] * visits,
+        flops: function.flops()[0] * visits,
         bytes: x.bytes() + y.bytes(),
     })
 }
@@ -110,7 +177,7 @@ pub(super) fn backward(
         dx.put(i, slope(function, x.get(i)) * dy.get(i), accumulate);
     })?;
     Ok(KernelTally {
-        flops: flops(function)[1] * visits,
+        flops: function.flops()[1] * visits,
         bytes: x.bytes() + dy.bytes() + touched(dx.bytes(), accumulate),
     })
 }
@@ -157,6 +224,15 @@ mod tests {
                 -0.948_180_838_242_836_5,
             ),
             (Activation::Elu { alpha: 1.5 }, 3.0, 3.0),
+            // By PyTorch 2.15.
+            (Activation::GeluTanh, -0.7, GELU_TANH),
+            (Activation::Mish, -0.7, MISH),
+            (Activation::Softplus { beta: 2.0 }, -0.7, SOFTPLUS),
+            (Activation::Softplus { beta: 2.0 }, 11.0, 11.0),
+            (RELU6, 7.0, 6.0),
+            (RELU6, -1.0, 0.0),
+            (Activation::HardSigmoid, 1.5, 0.75),
+            (Activation::HardSwish, 1.5, 1.125),
         ] {
             let got = value(function, x);
             assert!((got - expected).abs() < 1e-15, "{function:?}: {got}");
@@ -173,6 +249,13 @@ mod tests {
         }
     }
 
+    const RELU6: Activation = Activation::Hardtanh {
+        low: 0.0,
+        high: 6.0,
+    };
+    const GELU_TANH: f64 = -0.169_429_865_294_881_23;
+    const MISH: f64 = -0.267_870_234_795_500_9;
+    const SOFTPLUS: f64 = 0.110_208_704_959_225_47;
     const NORMAL: [(f64, f64); 13] = [
         (-8.5, 9.479534822203318e-18),
         (-3.0, 0.0013498980316300946),

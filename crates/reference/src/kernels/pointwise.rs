@@ -3,7 +3,7 @@
 use super::{Call, activation, prelu, product, touched};
 use crate::values::{each_element, entry};
 use partita_program::random::Draws;
-use partita_program::{Kernel, Transform, View};
+use partita_program::{DropoutMask, Kernel, Transform, View};
 use partita_run::{KernelTally, RunError};
 use partita_space::{Coord, Mesh};
 
@@ -37,10 +37,17 @@ pub(super) fn execute(
             negative_slope,
             accumulate,
         } => leaky_relu_backward([y, dy, dx], *negative_slope, *accumulate, call),
+        Kernel::ChannelShuffle {
+            x,
+            y,
+            groups,
+            accumulate,
+        } => channel_shuffle([x, y], *groups, *accumulate, call),
         Kernel::Dropout {
             x,
             y,
             rate,
+            mask: of,
             operation,
             distribution,
             halo_low,
@@ -49,6 +56,7 @@ pub(super) fn execute(
             let corner = distribution.corner(halo_low, mesh, coord);
             let mask = Mask {
                 rate: *rate,
+                of: *of,
                 operation: *operation,
                 shape: distribution.shape,
                 corner,
@@ -214,11 +222,32 @@ fn leaky_relu_backward(
 /// The key of a dropout mask.
 struct Mask {
     rate: f64,
+    of: DropoutMask,
     operation: u32,
     /// Of the whole tensor.
     shape: [usize; 5],
     /// Global index of the first element of the view.
     corner: [usize; 5],
+}
+
+fn channel_shuffle(
+    [x, y]: [&View; 2],
+    groups: usize,
+    accumulate: bool,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    same_extent(x, y);
+    let (x, y) = (call.values(x), call.values(y));
+    let in_group = y.extent()[4] / groups;
+    let flops = each_element(y.extent(), call.progress, |i| {
+        let mut from = i;
+        from[4] = i[4] % groups * in_group + i[4] / groups;
+        y.put(i, x.get(from), accumulate);
+    })?;
+    Ok(KernelTally {
+        flops,
+        bytes: x.bytes() + touched(y.bytes(), accumulate),
+    })
 }
 
 fn dropout(
@@ -240,9 +269,16 @@ fn dropout(
         .collect();
     let scale = 1.0 / (1.0 - mask.rate);
     let flops = each_element(x.extent(), call.progress, |i| {
-        let element = (1..5).fold(0, |at, dim| {
-            at * mask.shape[dim] + mask.corner[dim] + i[dim]
-        });
+        let at = |from: usize| {
+            (from..5).fold(0, |at, dim| {
+                at * mask.shape[dim] + mask.corner[dim] + i[dim]
+            })
+        };
+        let element = match mask.of {
+            DropoutMask::Element => at(1),
+            DropoutMask::Channel => at(4),
+            DropoutMask::Sample => 0,
+        };
         let kept = draws[i[0]].unit(element as u64) >= mask.rate;
         let value = if kept { scale * x.get(i) } else { 0.0 };
         y.put(i, value, accumulate);

@@ -41,7 +41,9 @@ impl Sketch {
         let high = each(0, [3; 3], 0);
         let factors = each(1, [3; 3], 1);
         let outputs = each(1, extent.map(|extent| extent + 1), 1);
-        match draws.between(0, 6) {
+        let start = each(0, extent.map(|extent| extent - 1), 0);
+        let step = each(1, [3; 3], 1);
+        match draws.between(0, 9) {
             0 => Resample::Upsample {
                 factors,
                 interpolation: Interpolation::Nearest,
@@ -53,6 +55,26 @@ impl Sketch {
                 },
             },
             3 => Resample::AdaptiveAverage { outputs },
+            4 | 5 => Resample::Resize {
+                outputs,
+                interpolation: draws.pick(&[
+                    Interpolation::Nearest,
+                    Interpolation::Linear {
+                        align_corners: false,
+                    },
+                    Interpolation::Linear {
+                        align_corners: true,
+                    },
+                ]),
+            },
+            6 | 7 => Resample::Crop {
+                starts: start,
+                steps: step,
+                outputs: std::array::from_fn(|dim| {
+                    let most = 1 + (extent[dim] - 1 - start[dim]) / step[dim];
+                    outputs[dim].min(most)
+                }),
+            },
             _ => Resample::Pad {
                 sides: std::array::from_fn(|dim| (low[dim], high[dim])),
                 mode: draws.pick(&PadMode::ALL),

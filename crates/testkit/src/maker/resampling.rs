@@ -39,6 +39,20 @@ impl Maker {
             ResampleRule::Nearest if draws.one_in(2) => {
                 (Resampling::nearest(factor), inputs * factor)
             }
+            ResampleRule::Nearest if draws.one_in(2) => {
+                let (start, step) = (draws.between(0, inputs - 1), factor);
+                let most = 1 + (inputs - 1 - start) / step;
+                (Resampling::strided(start, step), draws.between(1, most))
+            }
+            ResampleRule::Nearest if draws.one_in(2) => {
+                let outputs = draws.between(1, 2 * inputs);
+                (Resampling::nearest_of(inputs, outputs), outputs)
+            }
+            ResampleRule::Linear if draws.one_in(2) => {
+                let outputs = draws.between(1, 2 * inputs);
+                let map = Resampling::linear_of(inputs, outputs, draws.one_in(2));
+                (map, outputs)
+            }
             ResampleRule::Linear => {
                 let map = Resampling::linear(inputs, factor, draws.one_in(2));
                 (map, inputs * factor)

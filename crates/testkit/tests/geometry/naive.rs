@@ -139,6 +139,7 @@ fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
             }
             Op::Dropout { .. }
             | Op::Slice { .. }
+            | Op::ChannelShuffle { .. }
             | Op::Embedding { .. }
             | Op::Positions
             | Op::LayerNorm { .. }
@@ -216,6 +217,26 @@ fn taps_along(resample: &Resample, dim: usize, o: usize, extent: usize) -> Vec<(
                 Interpolation::Linear {
                     align_corners: true,
                 } => (o * (extent - 1)) as f64 / (extent * factor - 1).max(1) as f64,
+            };
+            let first = (position as usize).min(extent - 1);
+            let second = (first + 1).min(extent - 1);
+            let share = position - first as f64;
+            vec![(first, 1.0 - share), (second, share)]
+        }
+        Resample::Crop { starts, steps, .. } => vec![(starts[dim] + o * steps[dim], 1.0)],
+        Resample::Resize {
+            outputs,
+            interpolation,
+        } => {
+            let outputs = outputs[dim];
+            let position = match interpolation {
+                Interpolation::Nearest => return vec![(o * extent / outputs, 1.0)],
+                Interpolation::Linear {
+                    align_corners: false,
+                } => ((o as f64 + 0.5) * extent as f64 / outputs as f64 - 0.5).max(0.0),
+                Interpolation::Linear {
+                    align_corners: true,
+                } => (o * (extent - 1)) as f64 / (outputs - 1).max(1) as f64,
             };
             let first = (position as usize).min(extent - 1);
             let second = (first + 1).min(extent - 1);

@@ -268,6 +268,7 @@ fn keeps_channels(op: &Op) -> bool {
         | Op::Flatten
         | Op::Concat
         | Op::Slice { .. }
+        | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Attention { .. } => false,
         Op::Pool(_)
