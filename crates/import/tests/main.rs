@@ -182,7 +182,7 @@ fn random_numbers_become_dropout() {
         "drop = dropout stem rate=0.25 mask=channel",
         "mul = dropout drop rate=0.25 mask=sample",
         "mul_1 = dropout div rate=0.5 mask=sample",
-        "mul_1_2 = affine mul_1 scale=0.5 shift=0",
+        "mul_1_2 = affine mul_1 scale=0.5 shift=0.0",
     ] {
         assert!(printed.lines().any(|one| one == line), "{line}\n{printed}");
     }

@@ -18,7 +18,6 @@ const OPERATIONS: [(&str, &str); 34] = [
     ("bn", "batch_norm"),
     ("syncbatchnorm", "batch_norm"),
     ("interpolate", "upsample"),
-    ("resize", "upsample"),
     ("constantpad", "pad"),
     ("zeropad", "pad"),
     ("reflectionpad", "pad"),

@@ -253,7 +253,7 @@ mod tests {
         low: 0.0,
         high: 6.0,
     };
-    const GELU_TANH: f64 = -0.169_429_865_294_881_23;
+    const GELU_TANH: f64 = -0.169_429_865_294_883_21;
     const MISH: f64 = -0.267_870_234_795_500_9;
     const SOFTPLUS: f64 = 0.110_208_704_959_225_47;
     const NORMAL: [(f64, f64); 13] = [
