@@ -5,7 +5,7 @@ use crate::keyword::Keyword;
 use partita_space::nearest;
 
 /// Operations: a word as [`bare`] gives it, and ours.
-const OPERATIONS: [(&str, &str); 34] = [
+const OPERATIONS: [(&str, &str); 33] = [
     ("avgpool", "average_pool"),
     ("meanpool", "average_pool"),
     ("lppool", "l2_pool"),

@@ -69,9 +69,14 @@ pub(super) fn resize(node: &View<'_, '_>) -> Made {
         transform.as_str(),
         "half_pixel" | "pytorch_half_pixel" | "half_pixel_symmetric"
     );
+    let mut dims = to.iter().zip(&extents);
+    let is_whole = dims.all(|(to, from)| *from > 0 && to % from == 0);
     let (is_linear, align_corners) = match (mode.as_str(), transform.as_str(), nearest.as_str()) {
         ("nearest", "asymmetric", "floor") => (false, false),
-        ("nearest", _, "round_prefer_floor" | "round_prefer_ceil") if is_half => (false, false),
+        // Where factors are whole, this takes the same inputs.
+        ("nearest", _, "round_prefer_floor" | "round_prefer_ceil") if is_half && is_whole => {
+            (false, false)
+        }
         ("linear", "align_corners", _) => (true, true),
         ("linear", _, _) if is_half => (true, false),
         _ => {

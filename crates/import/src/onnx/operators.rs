@@ -116,7 +116,7 @@ fn function(node: &View<'_, '_>) -> Result<Option<Operation>, Stop> {
         }),
         "Gelu" => match node.text("approximate", "none").as_str() {
             "none" => activation(Activation::Gelu),
-            _ => stop("GELU approximated by tanh is not read"),
+            _ => activation(Activation::GeluTanh),
         },
         "Clip" => {
             let low = node.scalar(1, f64::NEG_INFINITY)?;
@@ -126,8 +126,25 @@ fn function(node: &View<'_, '_>) -> Result<Option<Operation>, Stop> {
             match (low, high) {
                 (low, high) if is_open(low) && is_open(high) => Ok(Some(Operation::Identity)),
                 (0.0, high) if is_open(high) => Ok(Some(Operation::LeakyRelu { slope: 0.0 })),
-                _ => stop("a clip to other limits than 0 and infinity is not read"),
+                (low, high) if low < high && !is_open(low) && !is_open(high) => {
+                    activation(Activation::Hardtanh { low, high })
+                }
+                _ => stop(
+                    "a clip with one limit that is not 0, or with none between its limits, is not read",
+                ),
             }
+        }
+        "HardSwish" => activation(Activation::HardSwish),
+        "Mish" => activation(Activation::Mish),
+        "Softplus" => activation(Activation::Softplus { beta: 1.0 }),
+        "HardSigmoid" => {
+            let (alpha, beta) = (node.float("alpha", 0.2)?, node.float("beta", 0.5)?);
+            // Files hold a sixth in single precision.
+            let is_sixth = (alpha - 1.0 / 6.0).abs() < 1e-7;
+            if !is_sixth || !is_one(2.0 * beta) {
+                return stop("a hard sigmoid of another slope than 1/6 is not read");
+            }
+            activation(Activation::HardSigmoid)
         }
         _ => Ok(None),
     }

@@ -193,14 +193,10 @@ impl Writer<'_> {
             &Op::LayerNorm { epsilon } => self.layer_norm(node, first, epsilon),
             &Op::GroupNorm { groups, epsilon } => self.group_norm(node, first, (groups, epsilon)),
             Op::Activation(activation) => self.activation(node, first, *activation),
-            Op::Embedding { .. } | Op::Positions | Op::Attention { .. } => {
-                Err("it is not written as ONNX".to_owned())
-            }
-            #[allow(
-                unreachable_patterns,
-                reason = "operations that ONNX lacks are refused by name"
-            )]
-            _ => Err("it is not written as ONNX".to_owned()),
+            Op::Embedding { .. }
+            | Op::Positions
+            | Op::Attention { .. }
+            | Op::ChannelShuffle { .. } => Err("it is not written as ONNX".to_owned()),
         }
     }
 

@@ -10,6 +10,20 @@ use partita_graph::{
 };
 use partita_space::Window;
 
+/// The attributes of a resize.
+fn interpolated(interpolation: Interpolation) -> Vec<Attribute> {
+    let (mode, transform) = match interpolation {
+        Interpolation::Nearest => ("nearest", "asymmetric"),
+        Interpolation::Linear { align_corners } if align_corners => ("linear", "align_corners"),
+        Interpolation::Linear { .. } => ("linear", "half_pixel"),
+    };
+    vec![
+        text("mode", mode),
+        text("coordinate_transformation_mode", transform),
+        text("nearest_mode", "floor"),
+    ]
+}
+
 impl Writer<'_> {
     fn window(&self, window: &[Window; 3]) -> Vec<Attribute> {
         let dims = &window[3 - self.rank()..];
@@ -139,19 +153,40 @@ impl Writer<'_> {
                 let scales: Vec<f64> = [1.0, 1.0].into_iter().chain(factors).collect();
                 let name = format!("{}.scales", node.name);
                 let scales = self.constant(&name, Element::F32, vec![scales.len()], &scales);
-                let (mode, transform) = match interpolation {
-                    Interpolation::Nearest => ("nearest", "asymmetric"),
-                    Interpolation::Linear { align_corners } if *align_corners => {
-                        ("linear", "align_corners")
-                    }
-                    Interpolation::Linear { .. } => ("linear", "half_pixel"),
-                };
-                let attributes = vec![
-                    text("mode", mode),
-                    text("coordinate_transformation_mode", transform),
-                    text("nearest_mode", "floor"),
-                ];
+                let attributes = interpolated(*interpolation);
                 self.push("Resize", &node.name, &[&input, "", &scales], attributes);
+            }
+            Resample::Resize {
+                outputs,
+                interpolation,
+            } => {
+                let outputs: Vec<i64> = outputs[first..].iter().map(|&one| one as i64).collect();
+                let axes = (2..2 + self.rank() as i64).collect();
+                let sizes = self.whole(&format!("{}.sizes", node.name), &outputs);
+                let mut attributes = interpolated(*interpolation);
+                attributes.push(ints("axes", axes));
+                self.push("Resize", &node.name, &[&input, "", "", &sizes], attributes);
+            }
+            Resample::Crop {
+                starts,
+                steps,
+                outputs,
+            } => {
+                let dims = first..3;
+                let end = |dim: usize| starts[dim] + (outputs[dim] - 1) * steps[dim] + 1;
+                let words: [(&str, Vec<i64>); 4] = [
+                    (
+                        "starts",
+                        dims.clone().map(|dim| starts[dim] as i64).collect(),
+                    ),
+                    ("ends", dims.clone().map(|dim| end(dim) as i64).collect()),
+                    ("axes", (2..2 + self.rank() as i64).collect()),
+                    ("steps", dims.map(|dim| steps[dim] as i64).collect()),
+                ];
+                let cut = words
+                    .map(|(word, values)| self.whole(&format!("{}.{word}", node.name), &values));
+                let inputs = [&*input, &cut[0], &cut[1], &cut[2], &cut[3]];
+                self.push("Slice", &node.name, &inputs, Vec::new());
             }
             Resample::Pad { sides, mode } => {
                 let lows = sides[first..].iter().map(|side| side.0 as i64);
@@ -419,12 +454,64 @@ impl Writer<'_> {
                     ..input.clone()
                 });
             }
-            #[allow(
-                unreachable_patterns,
-                reason = "functions that ONNX lacks are refused by name"
-            )]
-            _ => return Err("the function is not written as ONNX".to_owned()),
+            Activation::GeluTanh => ("Gelu", vec![text("approximate", "tanh")]),
+            Activation::Mish => ("Mish", Vec::new()),
+            Activation::HardSwish => ("HardSwish", Vec::new()),
+            Activation::HardSigmoid => {
+                let attributes = vec![real("alpha", 1.0 / 6.0), real("beta", 0.5)];
+                ("HardSigmoid", attributes)
+            }
+            Activation::Softplus { beta } => {
+                let steps = [("Mul", Some(beta)), ("Softplus", None), ("Div", Some(beta))];
+                return Ok(self.with_numbers(node, input, &steps));
+            }
+            Activation::Affine { scale, shift } => {
+                let steps = [("Mul", Some(scale)), ("Add", Some(shift))];
+                return Ok(self.with_numbers(node, input, &steps));
+            }
+            Activation::Hardtanh { low, high } => {
+                let bounds = [("low", low), ("high", high)].map(|(word, bound)| {
+                    let name = format!("{}.{word}", node.name);
+                    self.constant(&name, self.element, Vec::new(), &[bound])
+                });
+                let inputs = [&*input.name, &bounds[0], &bounds[1]];
+                self.push("Clip", &node.name, &inputs, Vec::new());
+                return Ok(Value {
+                    name: node.name.clone(),
+                    ..input.clone()
+                });
+            }
         };
         Ok(self.same(node, operator, input, attributes))
+    }
+
+    /// Operators one after the other, each perhaps with a number. What changes nothing is left out.
+    fn with_numbers(&mut self, node: &Node, input: &Value, steps: &[(&str, Option<f64>)]) -> Value {
+        let is_neutral = |&(operator, number): &(&str, Option<f64>)| match operator {
+            "Add" => number == Some(0.0),
+            _ => number == Some(1.0),
+        };
+        let steps: Vec<_> = steps.iter().filter(|step| !is_neutral(step)).collect();
+        let mut from = input.name.clone();
+        for (at, &&(operator, number)) in steps.iter().enumerate() {
+            let name = match at + 1 == steps.len() {
+                true => node.name.clone(),
+                false => format!("{}.{}", node.name, operator.to_lowercase()),
+            };
+            let number = number.map(|number| {
+                let constant = format!("{name}.{}", operator.to_lowercase());
+                self.constant(&constant, self.element, Vec::new(), &[number])
+            });
+            let inputs: Vec<&str> = [from.as_str()]
+                .into_iter()
+                .chain(number.as_deref())
+                .collect();
+            self.push(operator, &name, &inputs, Vec::new());
+            from = name;
+        }
+        Value {
+            name: from,
+            ..input.clone()
+        }
     }
 }
