@@ -31,7 +31,7 @@ mod two_stages;
 mod watch;
 mod wrap_kernels;
 
-pub use any_case::{OPTIMIZERS, any_random_case};
+pub use any_case::{OPTIMIZERS, any_random_case, random_saving_case};
 pub use bench::{Bench, KernelOutput};
 pub use branched::random_branched_case;
 pub use cases::{

@@ -7,8 +7,8 @@ use partita_lower::Strategy;
 use partita_program::{Dtype, Optimizer};
 use partita_testkit::{
     Case, Outcome, Setup, mismatch, random_branched_case, random_case, random_encoder_decoder,
-    random_grouped_case, random_layer_case, random_sequence_case, random_staged_case,
-    random_tied_case, random_two_stage_case, reference_kernels, run, seeds,
+    random_grouped_case, random_layer_case, random_saving_case, random_sequence_case,
+    random_staged_case, random_tied_case, random_two_stage_case, reference_kernels, run, seeds,
 };
 
 /// Whether training has gone astray.
@@ -151,6 +151,11 @@ fn stages_that_share_weights_equal_one_rank_in_f64() {
 #[test]
 fn two_stages_of_different_meshes_equal_one_rank_in_f64() {
     compare(60, random_two_stage_case);
+}
+
+#[test]
+fn sharded_and_recomputed_splits_equal_one_rank_in_f64() {
+    compare(240, random_saving_case);
 }
 
 #[test]

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_space::{Bytes, Seconds};
+use partita_graph::{Convolution, Graph, GraphBuilder, Loss};
+use partita_space::{Bytes, Seconds, Window};
 use partita_testkit::{
     Case, CountedCase, CountingAllocator, random_branched_case, random_case, random_grouped_case,
-    random_layer_case, random_sequence_case, random_staged_case, random_tied_case,
+    random_layer_case, random_saving_case, random_sequence_case, random_staged_case,
+    random_tied_case,
 };
 use partita_threads::{connect, launch};
 use std::sync::Barrier;
@@ -75,7 +77,7 @@ fn check(what: &str, case: &Case) -> u64 {
 #[test]
 fn threads_allocate_what_their_programs_say() {
     let _alone = ALONE.lock().unwrap();
-    let draws: [Draw; 7] = [
+    let draws: [Draw; 8] = [
         ("random", random_case),
         ("layer", random_layer_case),
         ("grouped", random_grouped_case),
@@ -83,6 +85,7 @@ fn threads_allocate_what_their_programs_say() {
         ("staged", random_staged_case),
         ("sequence", random_sequence_case),
         ("tied", random_tied_case),
+        ("saving", random_saving_case),
     ];
     let long = std::env::var("PARTITA_TEST_LONG").is_ok();
     for (what, draw) in draws {
@@ -90,6 +93,62 @@ fn threads_allocate_what_their_programs_say() {
             check(what, &draw(seed));
         }
     }
+}
+
+/// Three convolutions of a volume, each with a batch norm and an activation.
+fn volume() -> Graph {
+    let mut builder = GraphBuilder::new("volume").unwrap();
+    let mut head = builder.input("x", &[32, 16, 16], 2).unwrap();
+    for at in 1..=3 {
+        let name = |kind: &str| format!("{kind}{at}");
+        let window = Window {
+            kernel: 3,
+            stride: 1,
+            dilation: 1,
+            pad_low: 1,
+            pad_high: 1,
+        };
+        let convolution = Convolution {
+            filters: 16,
+            window: [window, Window::ONE, Window::ONE],
+            periodic: false,
+            groups: 1,
+            bias: false,
+        };
+        head = builder
+            .convolution(&name("conv"), head, convolution)
+            .unwrap();
+        head = builder.batch_norm(&name("norm"), head, 1e-3, 0.1).unwrap();
+        head = builder.leaky_relu(&name("relu"), head, 0.1).unwrap();
+    }
+    let flat = builder.flatten("flat", head).unwrap();
+    let end = builder.linear("end", flat, 2, true).unwrap();
+    builder.loss("loss", end, Loss::MeanSquaredError).unwrap();
+    builder.build().unwrap()
+}
+
+#[test]
+fn tiles_that_shard_and_recompute_hold_what_is_predicted_within_3_percent() {
+    let _alone = ALONE.lock().unwrap();
+    let of = |text: &str| {
+        let case = Case {
+            graph: volume(),
+            strategy: text.parse().unwrap(),
+            batch: 4,
+            seed: 0,
+        };
+        let [held, predicted, _] = held(&case);
+        assert!(held >= predicted, "{text}: {held} of {predicted}");
+        let beside = (held - predicted) as f64 / predicted as f64;
+        assert!(beside <= 0.03, "{text}: {held} of {predicted}");
+        predicted
+    };
+    let all = of("data=2,depth=2");
+    let sharded = of("data=2,depth=2,shard=parameters");
+    let both = of("data=2,depth=2,shard=parameters; conv1..norm2: recompute=on");
+    let parts = of("data=2,depth=2,micro=2,shard=parameters; conv1..norm2: recompute=on");
+    let smaller = [all, sharded, both, parts];
+    assert!(smaller.is_sorted_by(|a, b| a > b), "{smaller:?}");
 }
 
 #[test]
