@@ -265,6 +265,9 @@ pub struct PlanArgs {
     /// Also predict more memory and more ranks for the best strategy
     #[arg(long)]
     pub explain: bool,
+    /// Also look for slower strategies of less memory, down to the least that is possible
+    #[arg(long)]
+    pub front: bool,
     /// List all strategies, refused ones with the reason
     #[arg(long)]
     pub all: bool,

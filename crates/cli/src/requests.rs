@@ -159,6 +159,7 @@ impl PlanArgs {
             validation_samples: self.validation_samples.unwrap_or(0),
             budget: self.budget,
             explain: self.explain,
+            front: self.front,
             figures: self.report.is_some(),
         }
     }

@@ -51,6 +51,8 @@ pub struct PlanRequest {
     pub budget: Option<Seconds>,
     /// Predict more memory and more ranks for the best strategy, too.
     pub explain: bool,
+    /// Whether slower strategies of less memory are looked for, too, down to the least that is possible.
+    pub front: bool,
     /// Gather [`Planned::figures`].
     pub figures: bool,
 }
@@ -68,6 +70,7 @@ impl PlanRequest {
             validation_samples: 0,
             budget: None,
             explain: false,
+            front: false,
             figures: false,
         }
     }
@@ -89,6 +92,8 @@ pub struct Planned {
     pub memory: Bytes,
     /// Figures of the report, if requested.
     pub figures: Option<Figures>,
+    /// Whether the front reaches down to the least memory that is possible.
+    pub front: bool,
     /// Whether kernels are pinned; if the machine has no kernel catalog, they are open, and their workspace is
     /// not counted.
     pub kernels_pinned: bool,
@@ -201,7 +206,8 @@ pub fn plan(context: &Context, request: &PlanRequest) -> Result<Planned, Plannin
     if let Some(warning) = warning.filter(|_| target.machine.described().is_none()) {
         context.report(Event::Warning(&warning));
     }
-    let found = target.search(context, lowering, ranks, (memory, request.budget))?;
+    let limits = (memory, request.budget, request.front);
+    let found = target.search(context, lowering, ranks, limits)?;
     let best = found.iter().find(|candidate| candidate.reason.is_none());
     note_micro(context, best, &graph);
     let costed = best.and_then(|best| Some((&best.strategy, best.prediction.as_ref()?)));
@@ -234,6 +240,7 @@ pub fn plan(context: &Context, request: &PlanRequest) -> Result<Planned, Plannin
         dataset: target.input.dataset.clone(),
         memory,
         figures: figures.transpose()?,
+        front: request.front,
         kernels_pinned: target.machine.pins_kernels(),
         none_fits: best
             .is_none()
@@ -492,7 +499,12 @@ fn with_memory(
     let strategy = subject.training.strategy;
     let now = subject.prediction;
     let then = if found.iter().any(would_fit) {
-        target.search(context, subject.training, now.ranks, (memory, budget))?
+        target.search(
+            context,
+            subject.training,
+            now.ranks,
+            (memory, budget, false),
+        )?
     } else {
         Vec::new()
     };

@@ -27,6 +27,8 @@ pub struct Limits {
     pub budget: Option<Seconds>,
     /// Whether batch norms and Dice over a batch may take their sums over micro-batches.
     pub micro_statistics: bool,
+    /// Whether slower strategies of less memory are evaluated, too, down to the least that is possible.
+    pub front: bool,
 }
 
 /// All strategies for a number of ranks on a machine: those that fit the memory, fastest first, then the refused ones.
@@ -51,6 +53,7 @@ pub fn search(
         lower_bound: &|body, rank, mesh| machine.lower_bound(body, rank, mesh),
         prune_factor: PRUNE_FACTOR,
         micro_statistics: limits.micro_statistics,
+        front: limits.front,
         knows_costs: machine.described().is_some(),
         cost: &|program| {
             if failure.borrow().is_some() {

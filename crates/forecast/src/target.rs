@@ -81,7 +81,8 @@ impl<'c> Target<'c> {
         })
     }
 
-    /// Evaluates all strategies for a number of ranks with a memory limit, best first.
+    /// Evaluates all strategies for a number of ranks with a memory limit, best first; on request those of the front down to
+    /// the least memory.
     ///
     /// Errors: as [`search`].
     pub fn search(
@@ -89,12 +90,13 @@ impl<'c> Target<'c> {
         context: &Context,
         training: Request<'_>,
         ranks: usize,
-        (memory, budget): (Bytes, Option<Seconds>),
+        (memory, budget, front): (Bytes, Option<Seconds>, bool),
     ) -> Result<Vec<RankedStrategy>, PlanningError> {
         let limits = Limits {
             memory: self.reserve.room(memory),
             budget,
             micro_statistics: true,
+            front,
         };
         let mut found = search(context, training, ranks, limits, &*self.machine)?;
         let predictions = found.iter_mut().filter_map(|one| one.prediction.as_mut());

@@ -440,24 +440,14 @@ impl Balancer<'_> {
             kind: ProgramKind::Train,
             ..*self.training
         };
-        let (mut asked, mut counts, mut first) = (Vec::<Rank>::new(), Vec::new(), 0);
-        for (device, stage) in strategy.stages.iter().enumerate() {
-            let mesh = Mesh::new(stage.extents);
-            if devices.contains(&device) {
-                let mut ranks = vec![first + middle_rank(&mesh), first + mesh.ranks() - 1];
-                ranks.dedup();
-                counts.push(ranks.len());
-                asked.extend(ranks);
-            }
-            first += mesh.ranks();
-        }
+        let ranks = &stage_ranks(&strategy)[devices];
+        let asked: Vec<Rank> = ranks.iter().flatten().copied().collect();
+        let counts = ranks.iter().map(Vec::len);
         let arenas: Vec<Bytes> = lower_ranks(&request, &asked)?
             .map(|body| body.map(|body| precision::memory(&body, self.precision)))
             .collect::<Result<_, LowerError>>()?;
         let mut arenas = arenas.into_iter();
-        let peaks = counts
-            .into_iter()
-            .map(|count| arenas.by_ref().take(count).max());
+        let peaks = counts.map(|count| arenas.by_ref().take(count).max());
         Ok(peaks.map(Option::unwrap_or_default).collect())
     }
 
@@ -567,8 +557,21 @@ impl Tried {
     }
 }
 
+/// The ranks of each device that are looked at for their memory: the middle one and the last.
+pub(crate) fn stage_ranks(strategy: &Strategy) -> Vec<Vec<Rank>> {
+    let mut first = 0;
+    let devices = strategy.stages.iter().map(|stage| {
+        let mesh = Mesh::new(stage.extents);
+        let mut ranks = vec![first + middle_rank(&mesh), first + mesh.ranks() - 1];
+        ranks.dedup();
+        first += mesh.ranks();
+        ranks
+    });
+    devices.collect()
+}
+
 /// Largest number of micro-batches in flight, by stage.
-fn in_flight(strategy: &Strategy, slots: &[Slot]) -> Vec<f64> {
+pub(crate) fn in_flight(strategy: &Strategy, slots: &[Slot]) -> Vec<f64> {
     let mut now = vec![[0i64; 2]; strategy.stage_count()];
     let mut most = vec![0i64; strategy.stage_count()];
     let last = if strategy.schedule.splits_weights() {

@@ -26,7 +26,10 @@
 //! and data parallelism alone, are simulated again with gradients in buckets.
 //!
 //! Candidates that need more memory than there is are tried again with sharded training state, micro-batches and
-//! recomputed blocks (`savings`, `recompute`), while they may beat the best.
+//! recomputed blocks (`savings`, `recompute`), while they may beat the best; of a pipeline each stage with blocks of its own
+//! (`stage_savings`).
+//!
+//! The front of time against memory is completed on request, by savings under ever lower limits (`front`).
 //!
 //! A model with long runs of equal blocks is shortened (`repeats`): a step of ResNet-1001 is extrapolated from
 //! those with two and three blocks per run, since each further block adds as much; in trials this was exact to
@@ -48,8 +51,10 @@ mod balance;
 mod candidates;
 mod closed;
 mod expectation;
+mod front;
 mod growth;
 mod layers;
+mod need;
 mod partition;
 mod per_layer;
 mod pipelines;
@@ -64,6 +69,7 @@ mod requests;
 mod savings;
 mod search;
 mod simulated_cuts;
+mod stage_savings;
 
 pub use balance::{BalanceError, Balanced};
 pub use candidates::{candidates, hybrids};

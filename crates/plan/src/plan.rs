@@ -32,6 +32,8 @@ pub struct SearchRequest<'a> {
     /// Whether pipelines may cut the mini-batch in micro-batches where the model has batch norms or Dice over a batch,
     /// whose sums are then those of a micro-batch: this changes the training.
     pub micro_statistics: bool,
+    /// Whether slower candidates of less memory are evaluated, too, down to the least that is possible.
+    pub front: bool,
     /// Whether lower bounds know all costs, so that those of similar candidates tell what to expect of others.
     pub knows_costs: bool,
     /// Predicts the time of a program.

@@ -1,9 +1,10 @@
 //! Prefilter: rejects candidates by lowering a few ranks, before all are lowered.
 
 use crate::layers::middle_rank;
+use crate::need::{Need, need};
 use crate::plan::{PlanError, Refusal, Rejection, SearchRequest};
 use crate::repeats::Shortened;
-use partita_lower::{LowerError, Request, Strategy, lower_rank, lower_ranks};
+use partita_lower::{LowerError, Request, Strategy, lower_rank};
 use partita_oracle::precision;
 use partita_program::{Body, Role};
 use partita_space::help::Message;
@@ -109,37 +110,24 @@ impl Prefilter<'_, '_> {
         strategy: &Strategy,
         ranks: &[Rank],
     ) -> Result<Result<Seconds, Rejection>, PlanError> {
-        let request = self.request;
-        let training = Request {
-            strategy,
-            ..request.training
+        let slower = |need: &Need| {
+            let best = self.best;
+            best.and_then(|best| slower_than_best(need.lower_bound, best))
         };
-        let mesh = strategy.mesh();
-        let mut lower_bound = Seconds(0.0);
-        let bodies = match lower_ranks(&training, ranks) {
-            Ok(bodies) => bodies,
-            Err(error) => return unsuited(error),
+        let is_enough = |need: &Need| need.reason.is_some() || slower(need).is_some();
+        let limit = self.request.memory;
+        let need = match need(self.request, strategy, (ranks, limit), &is_enough)? {
+            Ok(need) => need,
+            Err(no) => return Ok(Err(no)),
         };
-        for (&rank, body) in ranks.iter().zip(bodies) {
-            let body = match body {
-                Ok(body) => body,
-                Err(error) => return unsuited(error),
-            };
-            let needed = precision::memory(&body, request.stages.precision());
-            if needed > request.memory {
-                let reason = memory_reason(&body, needed, request.memory);
-                return Ok(Err((Refusal::Memory(needed), reason)));
-            }
-            lower_bound = lower_bound.max((request.lower_bound)(&body, rank, &mesh));
-            // Further ranks need not be lowered.
-            if let Some(reason) = self
-                .best
-                .and_then(|best| slower_than_best(lower_bound, best))
-            {
-                return Ok(Err((Refusal::Slower, reason)));
-            }
-        }
-        Ok(Ok(lower_bound))
+        let slower = slower(&need);
+        Ok(if let Some(reason) = need.reason {
+            Err((Refusal::Memory(need.memory), reason))
+        } else if let Some(reason) = slower {
+            Err((Refusal::Slower, reason))
+        } else {
+            Ok(need.lower_bound)
+        })
     }
 }
 

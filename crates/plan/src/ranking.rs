@@ -74,6 +74,10 @@ pub(crate) struct Ranking<'r, 'a> {
     pub share: f64,
     /// Tasks that were lowered for savings.
     pub lowered: Cell<usize>,
+    /// Memory of a rank for which savings are looked for.
+    pub limit: Bytes,
+    /// What pipelines share.
+    pub tables: Tables<'r>,
 }
 
 impl<'r, 'a> Ranking<'r, 'a> {
@@ -92,6 +96,8 @@ impl<'r, 'a> Ranking<'r, 'a> {
             passed_over: Vec::new(),
             share: 1.0 - BUCKETS_SHARE,
             lowered: Cell::new(0),
+            limit: request.memory,
+            tables: Tables::new(shortened),
         }
     }
 }
@@ -458,10 +464,16 @@ impl Ranking<'_, '_> {
 
     /// Balances pipelines, and evaluates those that can be the fastest.
     pub fn evaluate_pipelines(&mut self) -> Result<(), PlanError> {
+        let mut tables = std::mem::take(&mut self.tables);
+        let found = self.evaluate_pipelines_with(&mut tables);
+        self.tables = tables;
+        found
+    }
+
+    fn evaluate_pipelines_with(&mut self, tables: &mut Tables<'_>) -> Result<(), PlanError> {
         let training = &self.request.training;
-        let mut tables = Tables::new(self.shortened);
         let mut pending = Vec::new();
-        let keeps = self.request.micro_statistics || !training.graph.sums_samples();
+        let keeps = self.keeps_training();
         // What fits the shortened model fits the whole one.
         let graph = self.shortened.map_or(training.graph, |short| &short.graph);
         let all = pipelines(graph, self.request.ranks, training.batch);
@@ -472,7 +484,7 @@ impl Ranking<'_, '_> {
                 continue;
             }
             // With a limit of 0 seconds nothing is lowered for its memory.
-            match self.balanced(&strategy, Seconds(0.0), None, &mut tables)? {
+            match self.balanced(&strategy, self.wanted(Seconds(0.0)), None, tables)? {
                 Ok(found) => pending.push(Pending {
                     lower_bound: found.seconds,
                     strategy,
@@ -491,7 +503,7 @@ impl Ranking<'_, '_> {
             // Those that are estimated to be no slower than the first of the expected ones may come before it.
             let may_be_before = |one: &Pending| next.is_none_or(|next| one.lower_bound <= next);
             if let Some(one) = pending.next_if(may_be_before) {
-                expected.extend(self.expected_pipeline(one, left, &mut tables)?);
+                expected.extend(self.expected_pipeline(one, left, tables)?);
             } else if let Some(next) = next {
                 let is_next = |one: &Pending| one.lower_bound == next;
                 let at = expected.iter().position(is_next).unwrap_or_default();
@@ -515,7 +527,8 @@ impl Ranking<'_, '_> {
             return Ok(None);
         };
         (self.request.progress)(&strategy, left);
-        let balanced = match self.balanced(&strategy, Seconds(f64::INFINITY), None, tables)? {
+        let wanted = self.wanted(Seconds(f64::INFINITY));
+        let balanced = match self.balanced(&strategy, wanted, None, tables)? {
             Ok(balanced) => balanced,
             Err(no) => {
                 self.refuse(strategy, no);
@@ -560,7 +573,7 @@ impl Ranking<'_, '_> {
     }
 
     /// Why a pipeline that takes about so long is not the fastest.
-    fn stages_are_slower(&self, about: Seconds) -> Option<String> {
+    pub fn stages_are_slower(&self, about: Seconds) -> Option<String> {
         let (least, best) = self.best.as_ref()?;
         (about > *least).then(|| {
             format!(
@@ -593,7 +606,7 @@ impl Ranking<'_, '_> {
             is_over: &|| self.is_over(),
         };
         let mut tables = Tables::new(self.shortened);
-        let all = Seconds(f64::INFINITY);
+        let all = self.wanted(Seconds(f64::INFINITY));
         let found = match self.balanced(&open, all, Some(steps), &mut tables)? {
             Ok(found) => found.strategy,
             Err(no) => {
@@ -663,22 +676,26 @@ impl Ranking<'_, '_> {
         Ok(())
     }
 
+    /// Partitions that fit, where a step takes at most so long.
+    fn wanted(&self, most: Seconds) -> Wanted {
+        Wanted {
+            memory: self.request.memory,
+            most,
+            is_checked_later: true,
+        }
+    }
+
     /// Estimated time of a pipeline, and the strategy with balanced stages.
-    fn balanced(
+    pub fn balanced(
         &self,
         strategy: &Strategy,
-        most: Seconds,
+        wanted: Wanted,
         steps: Option<Steps<'_>>,
         tables: &mut Tables<'_>,
     ) -> Result<Result<Balanced, Rejection>, PlanError> {
         let training = Request {
             strategy,
             ..self.request.training
-        };
-        let wanted = Wanted {
-            memory: self.request.memory,
-            most,
-            is_checked_later: true,
         };
         let costs = self.request.stages;
         Ok(

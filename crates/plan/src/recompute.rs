@@ -8,6 +8,9 @@
 //! own block; those of later layers are free again. So a block costs memory where it stands, and what is kept costs memory
 //! from there on. A dynamic program over the layers has, for each layer, the pairs of bytes kept so far and seconds spent
 //! that no other pair beats.
+//!
+//! A stage of a pipeline also holds what it keeps of the other micro-batches in flight. So the blocks of a stage are the
+//! cheapest of those for several shares of its memory that one micro-batch takes.
 //! Source of the idea: Chen et al., Training Deep Nets with Sublinear Memory Cost (2016).
 
 use crate::layers::nodes_of_tasks;
@@ -22,6 +25,10 @@ const LAYERS_MAX: usize = 256;
 const PAIRS_MAX: usize = 64;
 /// Steps of the search for the least memory.
 const HALVINGS: usize = 12;
+/// Most layers of a network of which programs of many sets are lowered.
+const FEW_LAYERS: usize = 24;
+/// Parts of the memory of a stage that are tried for the micro-batch in its backward pass.
+const SHARES: usize = 8;
 
 /// Activations of a rank, from the forward to the backward pass.
 pub(crate) struct Activations {
@@ -29,8 +36,10 @@ pub(crate) struct Activations {
     forward: Vec<f64>,
     /// Bytes of kept activations that each layer writes.
     written: Vec<f64>,
-    /// By first layer, the blocks that free anything, the shortest first.
+    /// By first layer, the blocks that free anything, or all of a small network, the shortest first.
     blocks: Vec<Vec<Block>>,
+    /// Micro-batches whose activations are kept at the same time.
+    in_flight: f64,
 }
 
 /// A run of layers that is recomputed as one block.
@@ -45,7 +54,7 @@ struct Block {
 }
 
 /// Disjoint blocks, in the order of the layers.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Blocks(Vec<Block>);
 
 /// What was kept and spent up to a layer, and how.
@@ -59,8 +68,14 @@ struct Pair {
 }
 
 impl Activations {
-    /// Of a rank with this body, whose tasks take these times. The body has a single micro-batch, and recomputes nothing.
-    pub fn new(graph: &Graph, body: &Body, seconds: &[Seconds]) -> Self {
+    /// Of a rank with this body, whose tasks take these times. The body has a single micro-batch, and recomputes nothing. Blocks
+    /// are of its own layers.
+    pub fn new(
+        graph: &Graph,
+        (body, seconds): (&Body, &[Seconds]),
+        is_own: &dyn Fn(usize) -> bool,
+        in_flight: f64,
+    ) -> Self {
         let layers = graph.nodes.len();
         let nodes = nodes_of_tasks(graph, body);
         let mut forward = vec![0.0; layers];
@@ -89,7 +104,9 @@ impl Activations {
             if let (Role::Activation, Some((first, last, true))) = (buffer.role, found) {
                 let bytes = buffer.bytes().0 as f64;
                 written[first] += bytes;
-                kept[last].push((first, bytes));
+                if (first..=last).all(is_own) {
+                    kept[last].push((first, bytes));
+                }
             }
         }
         let blocks = (0..layers).map(|first| {
@@ -102,23 +119,43 @@ impl Activations {
             } else {
                 Vec::new()
             };
-            let ends = |block: &Block| graph.layer_name(block.last) == graph.nodes[block.last].name;
+            let ends = |block: &Block| {
+                let is_end = graph.layer_name(block.last) == graph.nodes[block.last].name;
+                is_end && (block.first..=block.last).all(is_own)
+            };
             all.into_iter().filter(ends).collect()
         });
         Self {
             blocks: blocks.collect(),
             forward,
             written,
+            in_flight,
         }
     }
 
     /// Bytes of all activations that are kept if nothing is recomputed.
     pub fn bytes(&self) -> f64 {
-        self.written.iter().sum()
+        self.in_flight * self.written.iter().sum::<f64>()
     }
 
     /// The blocks of least seconds with which activations take at most this many bytes; none if there are no such blocks.
     pub fn cheapest(&self, bytes_max: f64) -> Option<Blocks> {
+        let others = self.in_flight - 1.0;
+        if others <= 0.0 {
+            return self.within(bytes_max, f64::INFINITY);
+        }
+        // From an equal part for each micro-batch to all for the one in its backward pass.
+        let least = bytes_max / self.in_flight;
+        let shares = (0..SHARES).map(|at| {
+            let fraction = at as f64 / (SHARES - 1) as f64;
+            least + fraction * (bytes_max - least)
+        });
+        let found = shares.filter_map(|peak| self.within(peak, (bytes_max - peak) / others));
+        found.min_by(|a, b| a.seconds().total_cmp(&b.seconds()))
+    }
+
+    /// The blocks of least seconds with which a micro-batch takes at most this many bytes at a time, and keeps at most these.
+    fn within(&self, bytes_max: f64, kept_max: f64) -> Option<Blocks> {
         let layers = self.written.len();
         // A little for each block, so that of equals the fewest are taken.
         let each = 1e-6 * self.forward.iter().sum::<f64>() / layers.max(1) as f64;
@@ -154,7 +191,9 @@ impl Activations {
             }
             pairs[at] = own;
         }
-        let last = thinned(std::mem::take(&mut pairs[layers]));
+        let mut last = std::mem::take(&mut pairs[layers]);
+        // Up to rounding.
+        last.retain(|pair| pair.kept <= kept_max * (1.0 + 1e-9));
         let mut pair = *last.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds))?;
         let mut chosen = Vec::new();
         loop {
@@ -167,6 +206,28 @@ impl Activations {
         }
         chosen.reverse();
         Some(Blocks(chosen))
+    }
+
+    /// Whether there are so few layers that programs of many sets may be lowered.
+    pub fn is_small(&self) -> bool {
+        self.written.len() <= FEW_LAYERS
+    }
+
+    /// This set with one more block, those first that free the most.
+    pub fn extended(&self, of: &Blocks) -> Vec<Blocks> {
+        let is_free = |one: &&Block| {
+            let mut others = of.0.iter();
+            others.all(|other| one.last < other.first || other.last < one.first)
+        };
+        let mut free: Vec<&Block> = self.blocks.iter().flatten().filter(is_free).collect();
+        free.sort_by(|a, b| b.freed.total_cmp(&a.freed));
+        let extended = free.into_iter().map(|one| {
+            let mut blocks = of.0.clone();
+            blocks.push(*one);
+            blocks.sort_by_key(|one| one.first);
+            Blocks(blocks)
+        });
+        extended.collect()
     }
 
     /// The blocks with which activations take the fewest bytes, and how many these are.
@@ -184,7 +245,7 @@ impl Activations {
     }
 }
 
-/// The blocks that begin with a layer and free anything, the shortest first. `kept` has, by the last layer that accesses a
+/// The blocks that begin with a layer and free anything, or all of a small network, the shortest first. `kept` has, by the last layer that accesses a
 /// kept activation, the layer that writes it and its bytes.
 fn blocks_from(
     first: usize,
@@ -214,7 +275,8 @@ fn blocks_from(
                 next += 1;
             }
         }
-        if freed > before {
+        // Fused tasks belong to one of their layers, so lifetimes may be shorter than they seem.
+        if freed > before || forward.len() <= FEW_LAYERS {
             found.push(Block {
                 first,
                 last,
@@ -248,6 +310,11 @@ fn thinned(mut pairs: Vec<Pair>) -> Vec<Pair> {
 }
 
 impl Blocks {
+    /// Seconds of forward passes that run again in a micro-batch.
+    fn seconds(&self) -> f64 {
+        self.0.iter().map(|block| block.seconds).sum()
+    }
+
     /// A strategy that recomputes these blocks.
     pub fn of(&self, strategy: &Strategy, graph: &Graph) -> Strategy {
         let mut strategy = strategy.clone();
@@ -290,6 +357,7 @@ mod tests {
             blocks: blocks.collect(),
             forward,
             written,
+            in_flight: 1.0,
         }
     }
 

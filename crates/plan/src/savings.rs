@@ -2,62 +2,67 @@
 //!
 //! Candidates are taken in the order of their closed forms, those of least memory last. For each, one rank tells whether
 //! it fits with all savings together; if so, the fastest combinations that fit are simulated. Savings that change the
-//! training (micro-batches where something sums over samples) are tried only on request.
+//! training (micro-batches where something sums over samples) are tried only on request. Pipelines come after the others
+//! (`stage_savings`).
+
+#[cfg(test)]
+mod tests;
 
 use crate::layers::{LayersError, middle_rank, of_one_rank};
+use crate::need::{Need, need};
 use crate::plan::{PlanError, Refusal, Rejection};
-use crate::prefilter::{memory_reason, slower_than_best, unsuited};
+use crate::prefilter::slower_than_best;
 use crate::ranking::{Pending, Ranking};
-use crate::recompute::Activations;
-use partita_lower::{Request, Shard, Strategy, lower_ranks};
-use partita_oracle::precision;
-use partita_program::{ProgramKind, Role};
+use crate::recompute::{Activations, Blocks};
+use partita_lower::{Request, Shard, StageChoice, Strategy};
+use partita_program::ProgramKind;
 use partita_space::help::Message;
-use partita_space::{Axis, Bytes, Seconds};
+use partita_space::{Axis, Bytes, Rank};
 
 /// Candidates with savings that are simulated, of those that fit with them.
 const BASES: usize = 4;
 /// Candidates that are looked at for it: in the order of time, and of those that are left the ones of least memory.
 const LOOKED_AT: [usize; 2] = [16, 3];
 /// Most micro-batches, if any candidate fits: programs of many take long to lower, and rarely are the fastest.
-const MICRO_MAX: usize = 16;
+pub(crate) const MICRO_MAX: usize = 16;
 /// Combinations of savings that are simulated for a candidate.
-const VARIANTS: usize = 3;
+pub(crate) const VARIANTS: usize = 3;
 /// Sets of blocks that are lowered until one fits.
-const TRIES: usize = 7;
+pub(crate) const TRIES: usize = 7;
 /// Of them, those that follow from how much too large the one before was; then comes the smallest.
-const TRIES_BY_EXCESS: usize = 2;
+pub(crate) const TRIES_BY_EXCESS: usize = 2;
 /// No more candidates are looked at once this many tasks were lowered for it, if any candidate fits, and four times as many
 /// else. Some ten seconds of a core.
 const TASKS: usize = 700_000;
+/// Sets of blocks of a small network that are lowered to improve on one, and those of a size that grow on.
+const SETS: usize = 800;
+const SETS_GROWN: usize = 10;
 /// The search for blocks ends within this part of all activations.
 const NEAR: f64 = 0.02;
 
-/// What ranks of a candidate need, and a lower bound of its step.
-struct Need {
-    memory: Bytes,
-    /// Of it parameters, their gradients and moments of the optimizer, which ranks may share out.
-    state: Bytes,
-    lower_bound: Seconds,
-    /// Why it does not fit, if it does not.
-    reason: Option<String>,
-}
+/// A strategy and what it needs, or why it cannot be lowered.
+type Lowered = Result<(Strategy, Need), (Strategy, Rejection)>;
 
 impl Ranking<'_, '_> {
     /// Evaluates candidates that do not fit with less memory, where they may be faster than the best.
     pub fn evaluate_savings(&mut self) -> Result<(), PlanError> {
-        let [by_time, by_memory] = self.short_of_memory()?;
+        let whole = self.short_of_memory()?;
+        self.evaluate_with_savings(whole)?;
+        let staged = self.stages_short_of_memory()?;
+        self.evaluate_with_savings(staged)
+    }
+
+    /// Evaluates these candidates with savings, in this order; the second ones only where nothing fits.
+    fn evaluate_with_savings(
+        &mut self,
+        [by_time, by_memory]: [Vec<Strategy>; 2],
+    ) -> Result<(), PlanError> {
         let (first, total) = (by_time.len(), by_time.len() + by_memory.len());
         let mut fitting = 0;
+        self.lowered.set(0);
         for (at, base) in by_time.into_iter().chain(by_memory).enumerate() {
             let is_late = at >= first && self.best.is_some();
-            let tasks_max = if self.best.is_some() {
-                TASKS
-            } else {
-                4 * TASKS
-            };
-            let is_enough = self.lowered.get() > tasks_max;
-            if fitting == BASES || is_late || is_enough || self.is_over() {
+            if fitting == BASES || is_late || self.is_enough() || self.is_over() {
                 break;
             }
             (self.request.progress)(&base, total - at);
@@ -75,6 +80,25 @@ impl Ranking<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether enough was lowered for savings.
+    pub fn is_enough(&self) -> bool {
+        let tasks_max = if self.best.is_some() {
+            TASKS
+        } else {
+            4 * TASKS
+        };
+        self.lowered.get() > tasks_max
+    }
+
+    /// The fastest combinations of savings with which a candidate fits.
+    pub fn variants(&mut self, base: &Strategy) -> Result<Vec<Pending>, PlanError> {
+        if base.stages.is_empty() {
+            self.variants_of_whole(base)
+        } else {
+            self.variants_of_stages(base)
+        }
     }
 
     /// Candidates refused for their memory: the fastest by closed forms, and of the others those of least memory.
@@ -102,9 +126,9 @@ impl Ranking<'_, '_> {
         Ok([first, rest].map(|list| list.into_iter().map(|one| one.2.clone()).collect()))
     }
 
-    /// The fastest combinations of savings with which a candidate fits, as seen from two ranks. If none is found, the
-    /// candidate with all savings is refused, with the memory that it needs.
-    fn variants(&mut self, base: &Strategy) -> Result<Vec<Pending>, PlanError> {
+    /// The fastest combinations of savings with which a candidate without stages fits, as seen from two ranks. If none is
+    /// found, the candidate with all savings is refused, with the memory that it needs.
+    fn variants_of_whole(&mut self, base: &Strategy) -> Result<Vec<Pending>, PlanError> {
         let (micros, shards) = (self.micros(base), self.shards(base));
         let Ok(of_base) = self.need(base)? else {
             return Ok(Vec::new());
@@ -152,7 +176,7 @@ impl Ranking<'_, '_> {
         whole: &Need,
         shards: &[Shard],
     ) -> Result<Option<Pending>, PlanError> {
-        if whole.memory.0.saturating_sub(whole.state.0) > self.request.memory.0 {
+        if whole.memory.0.saturating_sub(whole.state.0) > self.limit.0 {
             return Ok(None);
         }
         for &shard in &shards[1..] {
@@ -183,7 +207,12 @@ impl Ranking<'_, '_> {
             return Ok(None);
         };
         let (least, _) = activations.least();
-        let saved = (activations.bytes() - least) as u64;
+        // Of small networks programs tell, whatever the lifetimes of layers promise.
+        let saved = if activations.is_small() {
+            u64::MAX
+        } else {
+            (activations.bytes() - least) as u64
+        };
         for &shard in shards {
             let strategy = with(plain, plain.micro, shard);
             let memory = if shard == plain.shard {
@@ -194,12 +223,17 @@ impl Ranking<'_, '_> {
                     Err(_) => continue,
                 }
             };
-            if memory.0.saturating_sub(saved) <= self.request.memory.0
+            if memory.0.saturating_sub(saved) <= self.limit.0
                 && let Some(found) = self.recomputed(&strategy, memory, (&activations, least))?
             {
                 return Ok(Some(found));
             }
-            if whole.memory.0.saturating_sub(saved + whole.state.0) > self.request.memory.0 {
+            if whole
+                .memory
+                .0
+                .saturating_sub(saved.saturating_add(whole.state.0))
+                > self.limit.0
+            {
                 // Not even without any training state.
                 break;
             }
@@ -214,33 +248,55 @@ impl Ranking<'_, '_> {
         micros: &[usize],
         shards: &[Shard],
     ) -> Result<bool, PlanError> {
-        let (micro, shard) = (micros[micros.len() - 1], shards[shards.len() - 1]);
-        let mut least = with(base, micro, shard);
-        if let Some(activations) = self.activations(&least)? {
-            let (_, blocks) = activations.least();
-            least = blocks.of(&least, self.request.training.graph);
-        }
-        match self.need(&least)? {
-            Ok(Need { reason: None, .. }) => Ok(true),
-            Ok(Need {
-                memory,
-                reason: Some(reason),
-                ..
-            }) => {
+        match self.with_all(base, micros, shards)? {
+            Ok((_, Need { reason: None, .. })) => Ok(true),
+            Ok((
+                least,
+                Need {
+                    memory,
+                    reason: Some(reason),
+                    ..
+                },
+            )) => {
                 self.refuse(least, (Refusal::Memory(memory), reason));
                 Ok(false)
             }
-            Err(no) => {
+            Err((least, no)) => {
                 self.refuse(least, no);
                 Ok(false)
             }
         }
     }
 
+    /// A candidate with all savings, and what it needs, or why it cannot be lowered.
+    pub fn with_all(
+        &self,
+        base: &Strategy,
+        micros: &[usize],
+        shards: &[Shard],
+    ) -> Result<Lowered, PlanError> {
+        let (micro, shard) = (micros[micros.len() - 1], shards[shards.len() - 1]);
+        let plain = with(base, micro, shard);
+        let activations = self.activations(&plain)?;
+        let blocks = activations.as_ref().map(|one| one.least().1);
+        let blocks = blocks.unwrap_or_default();
+        let graph = self.request.training.graph;
+        let least = blocks.of(&plain, graph);
+        let need = match self.need(&least)? {
+            Ok(need) => need,
+            Err(no) => return Ok(Err((least, no))),
+        };
+        let Some(activations) = activations.filter(|_| need.reason.is_some()) else {
+            return Ok(Ok((least, need)));
+        };
+        let (blocks, need) = self.improved(&plain, &activations, (blocks, need))?;
+        Ok(Ok((blocks.of(&plain, graph), need)))
+    }
+
     /// Numbers of micro-batches to try, ascending.
-    fn micros(&self, base: &Strategy) -> Vec<usize> {
+    pub fn micros(&self, base: &Strategy) -> Vec<usize> {
         let training = &self.request.training;
-        let keeps = self.request.micro_statistics || !training.graph.sums_samples();
+        let keeps = self.keeps_training();
         let samples = training.batch / base.extent(Axis::Data);
         let doubled = std::iter::successors(Some(base.micro), |micro| Some(2 * micro));
         let micro_max = if self.best.is_some() {
@@ -254,24 +310,46 @@ impl Ranking<'_, '_> {
         doubled.take_while(fits).collect()
     }
 
+    /// Whether micro-batches may be taken: they do not change the training, or are allowed to.
+    pub fn keeps_training(&self) -> bool {
+        self.request.micro_statistics || !self.request.training.graph.sums_samples()
+    }
+
     /// What training state to shard, ascending.
-    fn shards(&self, base: &Strategy) -> Vec<Shard> {
-        let is_more = |shard: &Shard| *shard > base.shard && base.ranks() > 1;
+    pub fn shards(&self, base: &Strategy) -> Vec<Shard> {
+        let splits = |one: &StageChoice| one.extents.iter().product::<usize>() > 1;
+        let has_stages = !base.stages.is_empty();
+        let is_alone = base.extent(Axis::Data) == 1 && !base.stages.iter().any(splits);
+        let may_shard =
+            base.ranks() > 1 && base.schedule.replicas() == 1 && !(has_stages && is_alone);
+        let is_more = |shard: &Shard| *shard > base.shard && may_shard;
         let more = Shard::ALL.into_iter().filter(is_more);
         [base.shard].into_iter().chain(more).collect()
     }
 
     /// Activations of the last rank in one micro-batch. None where costs are unknown.
-    fn activations(&self, strategy: &Strategy) -> Result<Option<Activations>, PlanError> {
-        let training = &self.request.training;
+    pub fn activations(&self, strategy: &Strategy) -> Result<Option<Activations>, PlanError> {
         let base = &with(strategy, 1, Shard::Off);
+        let batch = self.request.training.batch / strategy.micro;
+        let rank = base.mesh().ranks() - 1;
+        self.activations_of((base, batch, rank), &|_| true, 1.0)
+    }
+
+    /// Activations of a rank in a step of this batch, with these layers, and so many micro-batches in flight. None where costs
+    /// are unknown.
+    pub fn activations_of(
+        &self,
+        (strategy, batch, rank): (&Strategy, usize, Rank),
+        is_own: &dyn Fn(usize) -> bool,
+        in_flight: f64,
+    ) -> Result<Option<Activations>, PlanError> {
+        let training = &self.request.training;
         let request = Request {
-            strategy: base,
-            batch: training.batch / strategy.micro,
+            strategy,
+            batch,
             kind: ProgramKind::Train,
             ..*training
         };
-        let rank = base.mesh().ranks() - 1;
         let program = match of_one_rank(&request, rank) {
             Ok(program) => program,
             Err(LayersError::Lower(error)) if !error.is_of_strategy() => return Err(error.into()),
@@ -280,8 +358,13 @@ impl Ranking<'_, '_> {
         let Ok(seconds) = self.request.stages.seconds(&program, rank) else {
             return Ok(None);
         };
-        let (graph, body) = (training.graph, &program.bodies[0]);
-        Ok(Some(Activations::new(graph, body, &seconds)))
+        let of = (&program.bodies[0], &seconds[..]);
+        Ok(Some(Activations::new(
+            training.graph,
+            of,
+            is_own,
+            in_flight,
+        )))
     }
 
     /// The candidate with the cheapest blocks with which it fits; without them it needs `whole`. `least` is of the
@@ -292,11 +375,11 @@ impl Ranking<'_, '_> {
         whole: Bytes,
         (activations, least): (&Activations, f64),
     ) -> Result<Option<Pending>, PlanError> {
-        let memory = self.request.memory.0 as f64;
+        let memory = self.limit.0 as f64;
         let mut bytes_max = activations.bytes() - (whole.0 as f64 - memory);
         // The most bytes of activations that fit, and the fewest that do not.
-        let mut fitting: Option<(f64, Pending)> = None;
-        let mut excessive = f64::INFINITY;
+        let mut fitting: Option<(f64, (Blocks, Need))> = None;
+        let (mut excessive, mut nearest) = (f64::INFINITY, None);
         for tries in 0..TRIES {
             bytes_max = bytes_max.max(least);
             let Some(blocks) = activations.cheapest(bytes_max) else {
@@ -306,80 +389,109 @@ impl Ranking<'_, '_> {
             let Ok(need) = self.need(&strategy)? else {
                 break;
             };
+            let needed = need.memory.0 as f64;
             if need.reason.is_none() {
-                let lower_bound = need.lower_bound;
-                fitting = Some((
-                    bytes_max,
-                    Pending {
-                        lower_bound,
-                        strategy,
-                    },
-                ));
+                fitting = Some((bytes_max, (blocks, need)));
                 if excessive.is_infinite() || excessive - bytes_max < NEAR * activations.bytes() {
                     break;
                 }
-            } else if bytes_max <= least {
-                break;
             } else {
+                nearest = Some((blocks, need));
+                if bytes_max <= least {
+                    break;
+                }
                 excessive = bytes_max;
             }
             bytes_max = match &fitting {
                 Some((fits, _)) => 0.5 * (fits + excessive),
-                None if tries < TRIES_BY_EXCESS => bytes_max - (need.memory.0 as f64 - memory),
+                None if tries < TRIES_BY_EXCESS => bytes_max - (needed - memory),
                 None => least,
             };
         }
-        Ok(fitting.map(|(_, pending)| pending))
+        let Some(found) = fitting.map(|(_, found)| found).or(nearest) else {
+            return Ok(None);
+        };
+        let (blocks, need) = self.improved(plain, activations, found)?;
+        Ok(need.reason.is_none().then(|| Pending {
+            lower_bound: need.lower_bound,
+            strategy: blocks.of(plain, self.request.training.graph),
+        }))
+    }
+
+    /// Blocks of a small network that fit better, or take less time, by sets that grow by one block at a time. Programs decide,
+    /// as lifetimes of layers do not know gradients and workspaces.
+    fn improved(
+        &self,
+        plain: &Strategy,
+        activations: &Activations,
+        mut best: (Blocks, Need),
+    ) -> Result<(Blocks, Need), PlanError> {
+        let mut grown = vec![(Blocks::default(), Need::default())];
+        let mut left = if activations.is_small() { SETS } else { 0 };
+        while !grown.is_empty() {
+            let mut next: Vec<(Blocks, Need)> = Vec::new();
+            for (set, _) in grown {
+                for blocks in activations.extended(&set) {
+                    let is_known = next.iter().any(|(known, _)| *known == blocks);
+                    if is_known || left == 0 || self.is_enough() || self.is_over() {
+                        continue;
+                    }
+                    left -= 1;
+                    let strategy = blocks.of(plain, self.request.training.graph);
+                    if let Ok(need) = self.need(&strategy)? {
+                        next.push((blocks, need));
+                    }
+                }
+            }
+            next.sort_by(|a, b| {
+                let (a, b) = (self.score(&a.1), self.score(&b.1));
+                a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+            });
+            next.truncate(SETS_GROWN);
+            if let Some(first) = next.first()
+                && self.score(&first.1) < self.score(&best.1)
+            {
+                best = first.clone();
+            }
+            grown = next;
+        }
+        Ok(best)
+    }
+
+    /// By how much it does not fit, and then its time.
+    fn score(&self, need: &Need) -> (u64, f64) {
+        let excess = need.memory.0.saturating_sub(self.limit.0);
+        (excess, need.lower_bound.0)
     }
 
     /// What the last rank and the middle one need.
-    fn need(&self, strategy: &Strategy) -> Result<Result<Need, Rejection>, PlanError> {
-        let request = self.request;
-        let training = Request {
-            strategy,
-            ..request.training
-        };
-        if let Err(error) = strategy.check_splits(training.graph, training.batch) {
-            return Ok(Err((Refusal::Unsuited, Message::of(&error).inline())));
-        }
+    pub fn need(&self, strategy: &Strategy) -> Result<Result<Need, Rejection>, PlanError> {
         let mesh = strategy.mesh();
         let mut ranks = vec![mesh.ranks() - 1, middle_rank(&mesh)];
         ranks.dedup();
-        let mut need = Need {
-            memory: Bytes(0),
-            state: Bytes(0),
-            lower_bound: Seconds(0.0),
-            reason: None,
-        };
-        let bodies = match lower_ranks(&training, &ranks) {
-            Ok(bodies) => bodies,
-            Err(error) => return unsuited(error),
-        };
-        for (&rank, body) in ranks.iter().zip(bodies) {
-            let body = match body {
-                Ok(body) => body,
-                Err(error) => return unsuited(error),
-            };
-            self.lowered.set(self.lowered.get() + body.tasks.len());
-            let memory = precision::memory(&body, request.stages.precision());
-            if memory > need.memory.max(request.memory) {
-                need.reason = Some(memory_reason(&body, memory, request.memory));
-            }
-            need.memory = need.memory.max(memory);
-            let state = [Role::Parameter, Role::Gradient, Role::Optimizer];
-            need.state = need
-                .state
-                .max(state.map(|role| body.bytes_of(role)).into_iter().sum());
-            need.lower_bound = need
-                .lower_bound
-                .max((request.lower_bound)(&body, rank, &mesh));
+        self.need_of(strategy, &ranks)
+    }
+
+    /// What these ranks need.
+    pub fn need_of(
+        &self,
+        strategy: &Strategy,
+        ranks: &[Rank],
+    ) -> Result<Result<Need, Rejection>, PlanError> {
+        let training = &self.request.training;
+        if let Err(error) = strategy.check_splits(training.graph, training.batch) {
+            return Ok(Err((Refusal::Unsuited, Message::of(&error).inline())));
         }
-        Ok(Ok(need))
+        let found = need(self.request, strategy, (ranks, self.limit), &|_| false)?;
+        if let Ok(need) = &found {
+            self.lowered.set(self.lowered.get() + need.tasks);
+        }
+        Ok(found)
     }
 }
 
 /// With other micro-batches and sharded training state.
-fn with(base: &Strategy, micro: usize, shard: Shard) -> Strategy {
+pub(crate) fn with(base: &Strategy, micro: usize, shard: Shard) -> Strategy {
     let mut strategy = base.clone();
     strategy.micro = micro;
     strategy.shard = shard;

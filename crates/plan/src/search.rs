@@ -13,7 +13,7 @@ use partita_space::Bytes;
 /// cannot be the fastest: one rank alone, with peers that are always ready ([`SearchRequest::lower_bound`]), takes
 /// longer than a whole step of the best candidate so far.
 ///
-/// The search has six steps:
+/// The search has six steps, and one on request:
 /// 1. Prune. Candidates are sorted by closed forms. The first valid one with data and spatial parallelism alone is
 ///    evaluated at once, and those that take [`SearchRequest::prune_factor`] times as long are not lowered. Of the
 ///    others the last rank is lowered, which has the largest part of a balanced split.
@@ -28,6 +28,7 @@ use partita_space::Bytes;
 ///    (`savings`).
 /// 6. Sum gradients in buckets in the best candidates and under data parallelism alone; what is no faster is rejected.
 ///    Where the time is limited, a part of it is left for this.
+/// 7. Evaluate slower candidates of less memory, for the front of time against memory (`front`).
 ///
 /// Of a model with many equal blocks, two shortened models with fewer of them are lowered in 1, 2 and 3, and the tables
 /// of 4 follow from theirs; those candidates that are then the fastest by this are evaluated before 5 and 6 (`repeats`).
@@ -48,6 +49,7 @@ pub fn plan(request: &SearchRequest<'_>) -> Result<Vec<RankedStrategy>, PlanErro
     ranking.evaluate_simulated_cuts()?;
     ranking.share = 1.0;
     ranking.evaluate_buckets()?;
+    ranking.evaluate_front()?;
     let (mut evaluated, mut refused) = (ranking.evaluated, ranking.refused);
     refused.sort_by_key(|candidate| candidate.refusal);
     if evaluated.is_empty() {

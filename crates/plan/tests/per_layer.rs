@@ -131,6 +131,7 @@ fn ranked_with(
         lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &costs),
         prune_factor: 3.0,
         micro_statistics: true,
+        front: false,
         knows_costs,
         cost: &|program| {
             simulated.set(simulated.get() + 1);

@@ -196,6 +196,7 @@ fn planned(
         },
         prune_factor: f64::INFINITY,
         micro_statistics: true,
+        front: false,
         knows_costs: true,
         cost: &|program| oracle(costs, program),
         stages: &FixedCosts(costs),
@@ -387,6 +388,7 @@ fn the_floor_is_below_every_step_and_prunes_without_changing_the_best() {
         lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &FAST_LINK),
         prune_factor: f64::INFINITY,
         micro_statistics: true,
+        front: false,
         knows_costs: true,
         cost: &|program| {
             *costed.borrow_mut() +=
@@ -425,6 +427,7 @@ fn a_search_that_ends_early_has_what_it_evaluated() {
             lower_bound: &|_, _, _| Seconds(0.0),
             prune_factor: 3.0,
             micro_statistics: true,
+            front: false,
             knows_costs: true,
             cost: &|program| oracle(&FAST_LINK, program),
             stages: &FixedCosts(&FAST_LINK),
@@ -472,6 +475,7 @@ fn memory_is_looked_at_before_time() {
         lower_bound: &|_, _, _| Seconds(0.0),
         prune_factor: f64::INFINITY,
         micro_statistics: true,
+        front: false,
         knows_costs: true,
         cost: &|program| {
             asked.borrow_mut().push(program.memory_max());
@@ -527,6 +531,7 @@ fn unknown_costs_and_missing_kernels_are_told() {
         lower_bound: &|_, _, _| Seconds(0.0),
         prune_factor: f64::INFINITY,
         micro_statistics: true,
+        front: false,
         knows_costs: true,
         cost: &|_| Err("nobody measured this".to_owned()),
         stages: &FixedCosts(&FAST_LINK),
@@ -612,6 +617,7 @@ fn micro_batches_that_change_the_training_are_tried_on_request_alone() {
             lower_bound: &|_, _, _| Seconds(0.0),
             prune_factor: f64::INFINITY,
             micro_statistics: allowed,
+            front: false,
             knows_costs: true,
             cost: &|program| oracle(&FAST_LINK, program),
             stages: &FixedCosts(&FAST_LINK),
@@ -680,4 +686,45 @@ fn where_nothing_fits_the_least_is_told() {
     assert_eq!(refused[0].refusal, Some(Refusal::Memory(least)));
     let single = lower(&training(&graph, 1)).unwrap().memory_max();
     assert!(least.0 * 10 < single.0 * 9, "{least} of {single}");
+}
+
+#[test]
+fn the_front_reaches_down_to_the_least() {
+    let graph = zoo::build("unet3d@32").unwrap();
+    let error = planned(&graph, (1, 1), &FAST_LINK, Bytes(1 << 20), true).unwrap_err();
+    let PlanError::NoneFits { refused, .. } = error else {
+        panic!("{error}");
+    };
+    let Some(Refusal::Memory(least)) = refused[0].refusal else {
+        panic!("{:?}", refused[0]);
+    };
+    let all = plan(&SearchRequest {
+        training: training(&graph, 1),
+        ranks: 1,
+        memory: PLENTY,
+        lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &FAST_LINK),
+        prune_factor: f64::INFINITY,
+        micro_statistics: true,
+        front: true,
+        knows_costs: true,
+        cost: &|program| oracle(&FAST_LINK, program),
+        stages: &FixedCosts(&FAST_LINK),
+        progress: &|_, _| {},
+        is_over: &|_, _| false,
+    });
+    let all = all.unwrap();
+    let costed = all.iter().filter_map(|one| one.prediction.as_ref());
+    let mut points: Vec<(Bytes, f64)> = costed
+        .map(|one| (one.memory_bytes_max, one.iteration_seconds.0))
+        .collect();
+    assert_eq!(all[0].strategy.to_string(), "data=1");
+    points.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    assert_eq!(points[0].0, least);
+    let mut fastest = f64::INFINITY;
+    points.retain(|one| {
+        let is_faster = one.1 < fastest;
+        fastest = fastest.min(one.1);
+        is_faster
+    });
+    assert!(points.len() >= 4, "{points:?}");
 }

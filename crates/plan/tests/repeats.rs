@@ -46,6 +46,7 @@ fn planned(graph: &Graph, costs: &MachineCosts, prune_factor: f64) -> Vec<Ranked
         },
         prune_factor,
         micro_statistics: true,
+        front: false,
         knows_costs: true,
         cost: &|program| {
             predict(program, costs, Mode::Classes, 1, false).map_err(|error| error.to_string())

@@ -154,12 +154,11 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
     let limit = MemoryLimit::of_rank(&run, &host, local);
     let (machine, of_machine) = named_machine(context, &run)?;
     let machine = machine.as_ref();
-    let measures = machine.is_none() && is_open(&run.strategy);
     let room = store::room(&run, &dataset, limit.bytes);
     let menu = launch.menu(run.rank_config())?;
-    let strategy = launched::choose_strategy(launch, run.rank_config(), measures, |here| {
-        strategy(context, &run, &graph, stored, room, (here, machine))
-    })?;
+    let model = &graph;
+    let choose = |beside| chosen(launch, (&run, machine), model, stored, (room, beside));
+    let strategy = choose(Bytes(0))?;
     let crowded = oversubscription(local, run.threads, cores);
     let micro = micro_note(&strategy, &graph, run.accumulate);
     let new = [crowded, micro, of_machine, trainer.left_out()];
@@ -174,15 +173,17 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
     let joined = JoinedValidation::prepare(launch, &run, samples)?;
     let (groups, loss) = JoinedValidation::needs(joined.as_ref(), run.ranks);
     let limit = limit.beside(loss);
-    let session = launch.prepare(|| {
-        let kinds = programs::kinds(training, validation, &groups);
-        let programs = programs::programs(&run, &*menu, &graph, &strategy, stored, &kinds)?;
-        let plan = plan(&run, samples, &order, &ends, groups);
-        let session = Session::new(programs, plan)?;
-        let buffers = |rank| buffers(&run, (&dataset, &preprocessing), &session, rank);
-        limit.check((&run, &graph, &strategy), &session, &buffers)?;
-        Ok::<_, TrainError>(session)
-    })?;
+    let prepare = |strategy: &Strategy| {
+        launch.prepare(|| {
+            let kinds = programs::kinds(training, validation, &groups);
+            let programs = programs::programs(&run, &*menu, &graph, strategy, stored, &kinds)?;
+            let plan = plan(&run, samples, &order, &ends, groups.clone());
+            let session = Session::new(programs, plan)?;
+            within(&run, strategy, samples, session, &limit)
+        })
+    };
+    let (strategy, session) =
+        choose::fitting(launch, (&run, model), strategy, (&choose, &prepare))?;
     let epoch = first_epoch(resume.as_ref());
     let loading = store::prepare(launch, &run, samples, &session, epoch, &limit)?;
     launch.check_agreement(|| identity(&run, &session, &preprocessing))?;
@@ -205,6 +206,35 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
         on_epoch: trainer.on_epoch.as_ref(),
     };
     trained(run_session(&task, &strategy, warnings)?, &session)
+}
+
+/// The strategy of a run, for what is left of the memory of a rank beside other things.
+fn chosen(
+    launch: &Launch<'_>,
+    (run, machine): (&Run, Option<&DescribedMachine>),
+    graph: &Graph,
+    stored: DType,
+    (room, beside): (Bytes, Bytes),
+) -> Result<Strategy, TrainError> {
+    let measures = machine.is_none() && is_open(&run.strategy);
+    let room = Bytes(room.0.saturating_sub(beside.0));
+    let context = launch.context();
+    launched::choose_strategy(launch, run.rank_config(), measures, |here| {
+        strategy(context, run, graph, stored, room, (here, machine))
+    })
+}
+
+/// A session whose ranks have the memory for it.
+fn within<'s>(
+    run: &Run,
+    strategy: &Strategy,
+    (graph, dataset, preprocessing): (&Graph, &Dataset, &Preprocessing),
+    session: Session<'s>,
+    limit: &MemoryLimit,
+) -> Result<Session<'s>, TrainError> {
+    let buffers = |rank| buffers(run, (dataset, preprocessing), &session, rank);
+    limit.check((run, graph, strategy), &session, &buffers)?;
+    Ok(session)
 }
 
 /// Saves the results of a run, on the rank that has them.

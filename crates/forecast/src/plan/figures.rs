@@ -178,7 +178,7 @@ fn scaling(
         let candidates = if count == ranks {
             candidates
         } else {
-            let limits = (target.machine.memory(count), budget);
+            let limits = (target.machine.memory(count), budget, false);
             found = match target.search(context, training, count, limits) {
                 Err(PlanningError::Plan(PlanError::Ended)) => break,
                 found => found?,

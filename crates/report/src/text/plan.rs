@@ -83,7 +83,8 @@ fn write_ranking(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Resul
     let most = if all { usize::MAX } else { ROWS_MAX };
     let behind = lines.iter().skip(most).filter(|line| line.first.front);
     let mut shown = 0;
-    for line in lines.iter().take(most).chain(behind.take(FRONT_MAX)) {
+    let front_max = if planned.front { usize::MAX } else { FRONT_MAX };
+    for line in lines.iter().take(most).chain(behind.take(front_max)) {
         let prediction = line.prediction;
         let alike = match line.alike {
             0 => String::new(),
@@ -110,6 +111,15 @@ fn write_ranking(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Resul
             out,
             "{rest}* Pareto-optimal: no other is both faster and smaller"
         )?;
+    }
+    let needs = planned
+        .fitting()
+        .map(|(one, prediction)| (prediction.memory_bytes_max, one));
+    if let Some((least, one)) = needs
+        .min_by_key(|(least, _)| *least)
+        .filter(|_| planned.front)
+    {
+        writeln!(out, "The least memory is {least}, with `{}`", one.strategy)?;
     }
     write_ties(planned, total, out)
 }

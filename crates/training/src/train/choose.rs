@@ -4,13 +4,19 @@ use super::error::{AutoError, TrainError};
 use super::programs;
 use super::run::Run;
 use partita_forecast::search::{Limits, search};
-use partita_forecast::{DescribedMachine, MeasuredMachine, TargetMachine, micro_note};
+use partita_forecast::{
+    DescribedMachine, MeasuredMachine, StrategyChoice, TargetMachine, micro_note,
+};
 use partita_formats::DType;
 use partita_graph::{Graph, count};
 use partita_lower::{BatchNormStatistics, Strategy, StrategyChecks, lower_rank};
 use partita_plan::RankedStrategy;
-use partita_site::{Context, Ranks};
+use partita_site::launch::Launch;
+use partita_site::{Context, Event, Ranks};
 use partita_space::Bytes;
+
+/// Strategies that `auto` chooses at most for what a run needs.
+const CHOICES: usize = 4;
 
 /// The strategy for `auto`: the one with the shortest predicted step that fits in `memory`, by the costs of a machine
 /// file, or on this machine, measuring what is missing.
@@ -46,6 +52,7 @@ pub fn choose_strategy(
             memory,
             budget: None,
             micro_statistics,
+            front: false,
         };
         let found = search(context, request, ranks, limits, machine);
         found.map_err(TrainError::from)
@@ -79,6 +86,38 @@ pub fn choose_strategy(
         })),
         None => Ok(first),
     }
+}
+
+/// A strategy with what was prepared for it. The search for `auto` counts the program of a step. What else a run holds is known
+/// once it is prepared (programs of evaluations, buffers of reading threads, copies for validators), so where `auto` chose
+/// what does not fit with all this, it chooses again with as much less memory. Processes do not, as their limits may differ.
+///
+/// Errors: those of the preparation, and of the choice.
+pub fn fitting<T>(
+    launch: &Launch<'_>,
+    (run, graph): (&Run, &Graph),
+    mut strategy: Strategy,
+    (choose, prepare): (
+        &dyn Fn(Bytes) -> Result<Strategy, TrainError>,
+        &dyn Fn(&Strategy) -> Result<T, TrainError>,
+    ),
+) -> Result<(Strategy, T), TrainError> {
+    let is_auto = matches!(run.strategy, StrategyChoice::Auto(_)) && !launch.has_processes();
+    let mut beside = Bytes(0);
+    for _ in 0..CHOICES {
+        let excess = match prepare(&strategy) {
+            Err(TrainError::Memory { needed, limit, .. }) if is_auto => needed.0 - limit.0,
+            prepared => return Ok((strategy, prepared?)),
+        };
+        beside = Bytes(beside.0 + excess);
+        let next = choose(beside)?;
+        if let Some(note) = micro_note(&next, graph, run.accumulate) {
+            launch.context().report(Event::Warning(&note));
+        }
+        strategy = next;
+    }
+    let prepared = prepare(&strategy)?;
+    Ok((strategy, prepared))
 }
 
 /// The first strategy over samples and spatial dims that fits.
