@@ -182,8 +182,7 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
             within(&run, strategy, samples, session, &limit)
         })
     };
-    let (strategy, session) =
-        choose::fitting(launch, (&run, model), strategy, (&choose, &prepare))?;
+    let (strategy, session) = choose::fitting(launch, (&run, model), strategy, choose, prepare)?;
     let epoch = first_epoch(resume.as_ref());
     let loading = store::prepare(launch, &run, samples, &session, epoch, &limit)?;
     launch.check_agreement(|| identity(&run, &session, &preprocessing))?;

@@ -97,10 +97,8 @@ pub fn fitting<T>(
     launch: &Launch<'_>,
     (run, graph): (&Run, &Graph),
     mut strategy: Strategy,
-    (choose, prepare): (
-        &dyn Fn(Bytes) -> Result<Strategy, TrainError>,
-        &dyn Fn(&Strategy) -> Result<T, TrainError>,
-    ),
+    choose: impl Fn(Bytes) -> Result<Strategy, TrainError>,
+    prepare: impl Fn(&Strategy) -> Result<T, TrainError>,
 ) -> Result<(Strategy, T), TrainError> {
     let is_auto = matches!(run.strategy, StrategyChoice::Auto(_)) && !launch.has_processes();
     let mut beside = Bytes(0);
