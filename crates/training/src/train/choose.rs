@@ -103,12 +103,18 @@ pub fn fitting<T>(
     let is_auto = matches!(run.strategy, StrategyChoice::Auto(_)) && !launch.has_processes();
     let mut beside = Bytes(0);
     for _ in 0..CHOICES {
-        let excess = match prepare(&strategy) {
-            Err(TrainError::Memory { needed, limit, .. }) if is_auto => needed.0 - limit.0,
+        let (excess, refused) = match prepare(&strategy) {
+            Err(error @ TrainError::Memory { needed, limit, .. }) if is_auto => {
+                (needed.0 - limit.0, error)
+            }
             prepared => return Ok((strategy, prepared?)),
         };
         beside = Bytes(beside.0 + excess);
-        let next = choose(beside)?;
+        let next = match choose(beside) {
+            // What the first choice needs is told.
+            Err(TrainError::Auto(AutoError::Memory { .. })) => return Err(refused),
+            next => next?,
+        };
         if let Some(note) = micro_note(&next, graph, run.accumulate) {
             launch.context().report(Event::Warning(&note));
         }
