@@ -30,6 +30,14 @@ fn request() -> &'static Request {
     })
 }
 
+/// Whether a caller in this process handles signals.
+static IS_OF_CALLER: AtomicBool = AtomicBool::new(false);
+
+/// Leaves all signals to a caller in this process, from now on.
+pub fn leave_to_caller() {
+    IS_OF_CALLER.store(true, Ordering::Relaxed);
+}
+
 /// Makes Ctrl-C set [`flag`], for work that needs cleanup.
 ///
 /// May be called again. Errors: the system refuses a handler.
@@ -59,6 +67,9 @@ pub fn hold_once(tells: bool) {
 }
 
 fn end_on_second(text: Option<&'static str>) {
+    if IS_OF_CALLER.load(Ordering::Relaxed) {
+        return;
+    }
     // The handlers of a signal look at one flag each; this one passes the first signal on to the second.
     thread::spawn(move || {
         while !request().is_cancelled.load(Ordering::Relaxed) {
@@ -83,7 +94,7 @@ pub fn release() -> Result<(), CliError> {
 /// SIGHUP and a shell without job control with SIGINT.
 fn install() -> Result<(), CliError> {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
-    if INSTALLED.swap(true, Ordering::Relaxed) {
+    if IS_OF_CALLER.load(Ordering::Relaxed) || INSTALLED.swap(true, Ordering::Relaxed) {
         return Ok(());
     }
     let failed = CliError::Signals;

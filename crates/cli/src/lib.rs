@@ -18,8 +18,8 @@ mod work;
 
 use args::Arguments;
 use clap::Parser;
-use error::CliError;
-use partita::{Context, Environment, RunFile};
+use error::{CliError, exit_code};
+use partita::{Context, Environment, ErrorKind, RunFile, TrainData};
 use screen::{Screen, warn};
 use std::env;
 use std::ffi::OsString;
@@ -30,24 +30,35 @@ use std::sync::Arc;
 
 /// The main function of the binary: parses the arguments of this process, calls a verb, prints the result.
 pub fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    ExitCode::from(run_arguments(env::args_os().skip(1), &serve_command()))
+}
+
+/// Parses arguments, those after `partita` on a command line, calls a verb, prints the result, and returns the exit code.
+/// `serve` is the command that starts the verb `serve` in another process.
+pub fn run_arguments(
+    arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    serve: &[OsString],
+) -> u8 {
+    let words = arguments.into_iter().map(Into::into);
+    let words = std::iter::once(OsString::from("partita")).chain(words);
+    let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(error) => {
             // Help and version are such errors too, with code 0. Errors of a closed pipe are ignored.
             let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            return u8::try_from(error.exit_code()).unwrap_or(2);
         }
     };
     let mut out = BufWriter::new(io::stdout().lock());
-    let answer = run(&arguments, &mut out).and_then(|()| Ok(out.flush()?));
+    let answer = run(&arguments, serve, &mut out).and_then(|()| Ok(out.flush()?));
     match answer {
-        Ok(()) | Err(CliError::ClosedPipe) => ExitCode::SUCCESS,
-        Err(error @ CliError::AlreadyReported(_)) => ExitCode::from(error.exit_code()),
+        Ok(()) | Err(CliError::ClosedPipe) => 0,
+        Err(error @ CliError::AlreadyReported(_)) => error.exit_code(),
         Err(error) => {
             // Output printed before the error goes first.
             let _ = out.flush();
             warn(&error.to_string());
-            ExitCode::from(error.exit_code())
+            error.exit_code()
         }
     }
 }
@@ -59,6 +70,17 @@ pub struct Refusal {
     pub code: u8,
     /// The message that the binary prints.
     pub text: String,
+    /// Whether the message was told before, in an event.
+    pub is_reported: bool,
+}
+
+impl Refusal {
+    /// The kind of the error.
+    pub fn kind(&self) -> ErrorKind {
+        let all = [ErrorKind::Request, ErrorKind::Interrupted];
+        let found = all.into_iter().find(|&kind| exit_code(kind) == self.code);
+        found.unwrap_or(ErrorKind::Failure)
+    }
 }
 
 impl From<CliError> for Refusal {
@@ -66,21 +88,46 @@ impl From<CliError> for Refusal {
         Self {
             code: error.exit_code(),
             text: error.to_string(),
+            is_reported: matches!(error, CliError::AlreadyReported(_)),
         }
     }
+}
+
+/// Parses arguments, those after `partita` on a command line.
+fn parse<A: Into<OsString> + Clone>(
+    arguments: impl IntoIterator<Item = A>,
+) -> Result<Arguments, Refusal> {
+    let words = arguments.into_iter().map(Into::into);
+    let words = std::iter::once(OsString::from("partita")).chain(words);
+    Arguments::try_parse_from(words).map_err(|error| Refusal {
+        code: u8::try_from(error.exit_code()).unwrap_or(2),
+        text: error.to_string(),
+        is_reported: false,
+    })
+}
+
+/// Runs one verb in a context of the caller, which also handles signals.
+pub fn run_in(context: &Context, arguments: &[String], out: &mut dyn Write) -> Result<(), Refusal> {
+    interrupt::leave_to_caller();
+    Ok(verbs::run(context, &parse(arguments)?.verb, out)?)
+}
+
+/// As [`run_in`], of the verbs `evaluate` and `infer`, on these samples.
+pub fn forward_in(
+    context: &Context,
+    arguments: &[String],
+    data: &TrainData,
+    out: &mut dyn Write,
+) -> Result<(), Refusal> {
+    interrupt::leave_to_caller();
+    Ok(verbs::forward(context, &parse(arguments)?.verb, data, out)?)
 }
 
 /// Runs one verb in this process, for tests and fuzzers, which would otherwise start a process for each.
 ///
 /// `arguments` are those after `partita` on a command line.
 pub fn run_verb(arguments: &[&str], out: &mut dyn Write) -> Result<(), Refusal> {
-    let program = std::iter::once("partita");
-    let arguments = Arguments::try_parse_from(program.chain(arguments.iter().copied()));
-    let arguments = arguments.map_err(|error| Refusal {
-        code: u8::try_from(error.exit_code()).unwrap_or(2),
-        text: error.to_string(),
-    })?;
-    Ok(run(&arguments, out)?)
+    Ok(run(&parse(arguments)?, &serve_command(), out)?)
 }
 
 /// Parses the text of a run file as `partita train` does, without training.
@@ -92,11 +139,11 @@ pub fn check_run_file(text: &str) -> Result<(), Refusal> {
 }
 
 /// Runs one verb in the environment of this process.
-fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<(), CliError> {
+fn run(arguments: &Arguments, serve: &[OsString], out: &mut dyn Write) -> Result<(), CliError> {
     let environment = Environment {
         home: env::home_dir(),
         temporary: env::temp_dir(),
-        serve_command: serve_command(),
+        serve_command: serve.to_vec(),
         on_timeout: Some(|text| exit_on_timeout(text)),
         ..Environment::from_variables(&|name| env::var_os(name))?
     };

@@ -12,7 +12,7 @@ use crate::interrupt;
 use crate::number::Cores;
 use crate::serve;
 use crate::work::{make_dataset, train, write_json, write_picture, write_result};
-use partita::{Context, ErrorKind, confine};
+use partita::{Context, ErrorKind, TrainData, confine};
 use partita_data::ValueScope;
 use partita_files::NewFile;
 use partita_report::{page, text, tuning_page};
@@ -195,6 +195,26 @@ fn infer(context: &Context, args: &InferArgs, out: &mut dyn Write) -> Result<(),
         return Ok(());
     };
     write_result(out, args.forward.json, &found, text::infer)
+}
+
+/// Evaluates or infers samples of the caller. Other verbs run as they are.
+pub fn forward(
+    context: &Context,
+    verb: &Verb,
+    data: &TrainData,
+    out: &mut dyn Write,
+) -> Result<(), CliError> {
+    match verb {
+        Verb::Evaluate(args) => match partita::evaluate_on(context, &args.request(), data)? {
+            Some(found) => write_result(out, args.forward.json, &found, text::evaluate),
+            None => Ok(()),
+        },
+        Verb::Infer(args) => match partita::infer_on(context, &args.request(), data)? {
+            Some(found) => write_result(out, args.forward.json, &found, text::infer),
+            None => Ok(()),
+        },
+        _ => run(context, verb, out),
+    }
 }
 
 fn weights(verb: &WeightsVerb, out: &mut dyn Write) -> Result<(), CliError> {

@@ -147,7 +147,7 @@ impl RequestBuffer {
 }
 
 /// The control messages, which the world and its transports share. They are on one thread at a time.
-pub(crate) fn lock(control: &Mutex<Control>) -> MutexGuard<'_, Control> {
+pub(crate) fn lock<T>(control: &Mutex<T>) -> MutexGuard<'_, T> {
     control.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -42,4 +42,4 @@ pub use call::MpiError;
 pub use guard::OnTimeout;
 pub use library::{Library, LibrarySearch, LoadError};
 pub use transport::{Collectives, MpiTransport};
-pub use world::{LivenessReport, World, WorldError, WorldOptions};
+pub use world::{LivenessReport, World, WorldError, WorldOptions, finalize, is_left_running};

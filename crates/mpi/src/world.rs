@@ -124,6 +124,25 @@ pub struct LivenessReport {
     pub silent: Vec<Rank>,
 }
 
+/// MPI that a world started and left running.
+static LEFT_RUNNING: Mutex<Option<Arc<Mpi>>> = Mutex::new(None);
+
+/// Whether a world started MPI and left it running.
+pub fn is_left_running() -> bool {
+    lock(&LEFT_RUNNING).is_some()
+}
+
+/// Finalizes MPI if a world has [left it running](World::leave_running), unless somebody else has finalized it. It waits
+/// for the other ranks, and is called by the thread that opened the world where MPI wants that.
+///
+/// Errors: a call that fails.
+pub fn finalize() -> Result<(), MpiError> {
+    match lock(&LEFT_RUNNING).take() {
+        Some(mpi) if mpi.ask(Question::IsFinalized)? == 0 => mpi.finalize(),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// All ranks of a job under a launcher, seen by one of them. All methods are called by one thread, which may be another
 /// than the one that opened it where [`thread_level`](Self::thread_level) is `serialized` or `multiple`.
 pub struct World {
@@ -190,6 +209,13 @@ impl World {
             on_timeout: options.on_timeout,
             limit: Cell::new(limit),
         })
+    }
+
+    /// Leaves MPI running when this world closes, for worlds that are opened later in this process; [`finalize`] then ends it.
+    pub fn leave_running(&mut self) {
+        if std::mem::replace(&mut self.is_own, false) {
+            *lock(&LEFT_RUNNING) = Some(Arc::clone(&self.mpi));
+        }
     }
 
     /// This rank.

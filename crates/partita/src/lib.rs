@@ -152,6 +152,7 @@ pub use partita_forecast::{
 pub use partita_formats::Samples;
 pub use partita_input::CheckScope;
 pub use partita_lower::{BatchNormStatistics, LoweringPass, NoPass, Setting, WorkspaceLimit};
+pub use partita_mpi::{finalize as finalize_mpi, is_left_running as is_mpi_left_running};
 pub use partita_program::Optimizer;
 pub use partita_session::{LearningRateSchedule, LossScaling};
 pub use partita_site::cores::{
@@ -177,6 +178,6 @@ pub use partita_training::{
     StoreKind, Target, TargetError, TargetResult, TaskResult, TilesAsked, TilesResult, TrainConfig,
     TrainData, TrainError, TrainRequest, Trained, Trainer, TrainingState, Utilization,
     ValidationResult, VolumeMode, WeightForm, WeightNames, WeightTensor, WeightsError,
-    convert_weights, evaluate, import, infer, serve, train,
+    convert_weights, evaluate, evaluate_on, import, infer, infer_on, serve, train,
 };
 pub use partita_tune::DivisionPolicy;

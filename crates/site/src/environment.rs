@@ -65,6 +65,9 @@ pub struct Environment {
     /// `serve` of the library, prints a line that ends in `LISTENING` and the address, and ends when its
     /// standard input closes. Empty where there is none.
     pub serve_command: Vec<OsString>,
+    /// Whether MPI that a verb has started stays so at its end, for verbs after it in this process. Whoever asks for it
+    /// calls `finalize_mpi` of the library at the end.
+    pub keeps_mpi: bool,
     /// Called with a message, on another thread, when a call of a foreign library does not return; it may end the
     /// process. Without it that is an [`Event::Failure`](crate::Event::Failure), and the call goes on waiting.
     pub on_timeout: Option<fn(&str)>,
@@ -121,6 +124,7 @@ impl Default for Environment {
             home: None,
             temporary: PathBuf::from("/tmp"),
             serve_command: Vec::new(),
+            keeps_mpi: false,
             on_timeout: None,
         }
     }

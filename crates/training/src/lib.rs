@@ -21,6 +21,7 @@ pub use train::{
     RunFileError, RunResult, SampleOptions, SampleResult, ServeRequest, StartWeights, StoreConfig,
     StoreError, StoreKind, Target, TargetError, TargetResult, TaskResult, TilesAsked, TilesResult,
     TrainConfig, TrainData, TrainError, TrainRequest, Trained, Trainer, TrainingState, Utilization,
-    ValidationResult, VolumeMode, WeightTensor, convert_weights, evaluate, infer, serve, train,
+    ValidationResult, VolumeMode, WeightTensor, convert_weights, evaluate, evaluate_on, infer,
+    infer_on, serve, train,
 };
 pub use weights::{KernelAxes, NoKernelAxes, Selection, WeightForm, WeightNames, WeightsError};

@@ -46,9 +46,9 @@ pub use checkpoint::{
 pub use convert::{ConvertRequest, ConvertResult, convert_weights};
 pub use early_stopping::{EarlyStopping, EndRules, Target};
 pub use error::{AutoError, Mismatch, OutputError, TrainError};
-pub use evaluate::{EvaluateResult, evaluate};
+pub use evaluate::{EvaluateResult, evaluate, evaluate_on};
 pub use forward::{ForwardRequest, VolumeMode};
-pub use infer::{InferRequest, InferResult, PredictionUnits, infer};
+pub use infer::{InferRequest, InferResult, PredictionUnits, infer, infer_on};
 pub use metrics::MetricsFormat;
 pub use offload::{LISTENING, OffloadConfig, OffloadError, Processes, ServeRequest, serve};
 pub use per_sample::SampleResult;

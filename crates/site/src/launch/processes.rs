@@ -130,7 +130,10 @@ impl<'c> Job<'c> {
             on_timeout: context.on_timeout(),
         };
         let file = library.file.clone();
-        let world = MpiWorld::open(library, options)?;
+        let mut world = MpiWorld::open(library, options)?;
+        if context.environment().keeps_mpi {
+            world.leave_running();
+        }
         if let Some(processes) = launcher.processes.filter(|&count| count != world.size()) {
             return Err(LaunchError::OtherMpi {
                 processes,

@@ -9,6 +9,7 @@ use super::record::ValidationResult;
 use super::results::Metrics;
 use super::run;
 use super::tiling::TilesResult;
+use super::trainer::TrainData;
 use partita_data::Split;
 use partita_program::ProgramKind;
 use partita_run::{NoSink, Sink};
@@ -71,14 +72,25 @@ pub fn evaluate(
     request: &ForwardRequest,
 ) -> Result<Option<EvaluateResult>, TrainError> {
     let launch = run::join(context, &request.run_file, request.cores.as_deref())?;
-    evaluate_with(&launch, request).map_err(|error| launch.shut_down(error))
+    evaluate_with(&launch, request, None).map_err(|error| launch.shut_down(error))
+}
+
+/// As [`evaluate`], on these samples.
+pub fn evaluate_on(
+    context: &Context,
+    request: &ForwardRequest,
+    data: &TrainData,
+) -> Result<Option<EvaluateResult>, TrainError> {
+    let launch = run::join(context, &request.run_file, request.cores.as_deref())?;
+    evaluate_with(&launch, request, Some(data)).map_err(|error| launch.shut_down(error))
 }
 
 fn evaluate_with(
     launch: &Launch<'_>,
     request: &ForwardRequest,
+    data: Option<&TrainData>,
 ) -> Result<Option<EvaluateResult>, TrainError> {
-    let forward = Forward::new(launch, request)?;
+    let forward = Forward::new(launch, request, data)?;
     check_targets(&forward)?;
     let split = forward.split(request.split)?;
     match forward.tiles(split) {

@@ -8,6 +8,7 @@ use super::run::{Run, TrainRequest};
 use super::run_file::RunFile;
 use super::statistics::{self, KeptSteps};
 use super::tiling::{self, TilesAsked, TilesResult};
+use super::trainer::TrainData;
 use super::{
     adapted, check, checkpoint, class_weights, crops, ending, identity, initial_values, programs,
     source, start, strategy,
@@ -153,8 +154,13 @@ pub struct Prepared<'s> {
 impl Forward {
     /// Reads the run file, the model, the weights and the index of the dataset, whose targets are read as those of the
     /// weights.
-    pub fn new(launch: &Launch<'_>, request: &ForwardRequest) -> Result<Self, TrainError> {
-        let (mut forward, trained_on) = Self::open(launch, request, |path| Dataset::open(path))?;
+    pub fn new(
+        launch: &Launch<'_>,
+        request: &ForwardRequest,
+        data: Option<&TrainData>,
+    ) -> Result<Self, TrainError> {
+        let open = |path: &Path| data.map_or_else(|| Dataset::open(path), TrainData::open);
+        let (mut forward, trained_on) = Self::open(launch, request, open)?;
         if let Some(record) = forward.targets() {
             let (dataset, said) = forward.dataset.clone().answering(record)?;
             if let (true, Some(text)) = (launch.is_first(), said) {
@@ -178,8 +184,10 @@ impl Forward {
     pub fn without_targets(
         launch: &Launch<'_>,
         request: &ForwardRequest,
+        data: Option<&TrainData>,
     ) -> Result<Self, TrainError> {
-        let opened = Self::open(launch, request, |path| Dataset::open_samples(path));
+        let open = |path: &Path| data.map_or_else(|| Dataset::open_samples(path), TrainData::open);
+        let opened = Self::open(launch, request, open);
         opened.map(|(forward, _)| forward)
     }
 

@@ -6,6 +6,7 @@ use super::forward::{Ends, Forward, ForwardRequest, Prepared, VolumeMode};
 use super::run;
 use super::tiles::{self, TileFiles};
 use super::tiling::TilesResult;
+use super::trainer::TrainData;
 use partita_data::{Placement, Split};
 use partita_formats::DataError;
 use partita_input::{
@@ -118,15 +119,30 @@ pub fn infer(context: &Context, request: &InferRequest) -> Result<Option<InferRe
         &request.forward.run_file,
         request.forward.cores.as_deref(),
     )?;
-    infer_with(&launch, request).map_err(|error| launch.shut_down(error))
+    infer_with(&launch, request, None).map_err(|error| launch.shut_down(error))
+}
+
+/// As [`infer`], of these samples.
+pub fn infer_on(
+    context: &Context,
+    request: &InferRequest,
+    data: &TrainData,
+) -> Result<Option<InferResult>, TrainError> {
+    let launch = run::join(
+        context,
+        &request.forward.run_file,
+        request.forward.cores.as_deref(),
+    )?;
+    infer_with(&launch, request, Some(data)).map_err(|error| launch.shut_down(error))
 }
 
 fn infer_with(
     launch: &Launch<'_>,
     request: &InferRequest,
+    data: Option<&TrainData>,
 ) -> Result<Option<InferResult>, TrainError> {
     let format = PredictionFormat::of(&request.out)?;
-    let forward = Forward::without_targets(launch, &request.forward)?;
+    let forward = Forward::without_targets(launch, &request.forward, data)?;
     check_request(&forward, request, format)?;
     let split = forward.split(request.forward.split)?;
     let extents = forward.output_extents(split);
