@@ -38,7 +38,7 @@ def main():
         ).loss
 
     losses = {}
-    for rate in (1e-3, 1e-2, 1e-6):
+    for rate in (1e-2, 1e-3, 1e-6):
         try:
             losses[rate] = objective(rate)
         except Pruned:

@@ -89,7 +89,7 @@ def main():
         print([round(epoch.training_loss, 4) for epoch in trained.epochs])
         assert trained.loss < trained.epochs[0].training_loss
         found = partita.evaluate(trained, split="test")
-        print("loss on the test split", found.loss)
+        print("loss on the test split", found.metrics.loss)
         classes = partita.infer(trained, split="test", output="classes")
         print("predicted", classes.shape)
         partita.to_torch(trained, module)

@@ -63,7 +63,7 @@ def _read(path: str) -> Dict[str, Any]:
     """Tensors of a safetensors file that Partita wrote."""
     import torch
 
-    types = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "F16": torch.float16}
+    types = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "F16": torch.float16, "I64": torch.int64}
     with open(path, "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         body = bytearray(file.read())
@@ -86,7 +86,7 @@ def to_torch(source: Union[Training, str, "os.PathLike[str]"], module: Any, mode
 
     source, model: as of ``state_dict``.
     """
-    trained = state_dict(source, model)
+    trained = {name: tensor for name, tensor in state_dict(source, model).items() if tensor.is_floating_point()}
     own = module.state_dict()
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     statistics = ("running_mean", "running_var")

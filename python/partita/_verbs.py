@@ -218,6 +218,8 @@ def train(
         output = os.path.join(keep.name, "output")
         options.setdefault("checkpoint", {"keep": 0})
     options = _of_model(model, dict(options))
+    if isinstance(options.get("optimizer"), str):
+        options["optimizer"] = {"kind": options["optimizer"]}
     samples = data_of(data)
     keys = dict(model=argument(model), data=samples, output=os.fspath(output), batch=batch, epochs=epochs, **options)
     source = None

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How often the calling thread looks for Ctrl-C.
 const POLL: Duration = Duration::from_millis(50);
+/// How often a call of a rank looks whether the one before it has ended.
+const POLLS_MAX: usize = 20;
 /// Time between reports of steps, so that Python does not slow the training.
 const BETWEEN_STEPS: Duration = Duration::from_millis(100);
 
@@ -261,7 +263,14 @@ fn start(is_rank: bool, job: Job) -> Result<(), VerbError> {
     static WORKER: Mutex<Option<Sender<Job>>> = Mutex::new(None);
     static BUSY: AtomicBool = AtomicBool::new(false);
     let mut worker = WORKER.lock().unwrap_or_else(PoisonError::into_inner);
-    if BUSY.swap(true, Ordering::AcqRel) {
+    // The thread is free a moment after the result of its last work has come.
+    let is_free = || !BUSY.swap(true, Ordering::AcqRel);
+    if !(0..POLLS_MAX).any(|_| {
+        is_free() || {
+            thread::sleep(POLL);
+            false
+        }
+    }) {
         return Err(VerbError::request(
             "another call of Partita runs in this process, and a rank of MPI does one after the other\n\
              help: call it after the other has returned",

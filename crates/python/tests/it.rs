@@ -51,10 +51,7 @@ fn python() -> Command {
 /// Whether a Python of 3.9 or newer has these modules; says so where it does not.
 fn has_modules(test: &str, modules: &str) -> bool {
     let asked = format!("import sys, {modules}; assert sys.version_info >= (3, 9)");
-    let tried = python()
-        .args(["-c", &asked])
-        .stderr(Stdio::null())
-        .status();
+    let tried = python().args(["-c", &asked]).stderr(Stdio::null()).status();
     let has = tried.is_ok_and(|status| status.success());
     if !has {
         not_run(test, format!("python3 of 3.9 or newer lacks {modules}"));

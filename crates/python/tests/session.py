@@ -24,9 +24,9 @@ def refused(call, word):
 
 refused(lambda: partita.plan("cosmoflow@64", machine="dgx-a101", ranks=2, batch=2), "dgx-a100")
 refused(lambda: partita.plan("cosmoflow@64", machine="dgx-a100", ranks=2, batch=2, no_oi=True), "--no-io")
-refused(lambda: partita.train("cosmoflow@64", "no-such-folder", batch=1, epochs=1, output="x"), "no-such-folder")
-refused(lambda: partita.train("cosmoflow@64", "x", batch=1, epochs=1, epoch=1, output="x"), "`epochs`")
-refused(lambda: partita.train(partita.Model("model a\nfoo"), "x", batch=1, epochs=1, output="x"), "line 2")
+refused(lambda: partita.train("cosmoflow@64", "no-such-folder", batch=1, epochs=1, schedule={"learning_rate": 1e-3}, output="x"), "no-such-folder")
+refused(lambda: partita.train("cosmoflow@64", "x", batch=1, epochs=1, epoch=1, schedule={"learning_rate": 1e-3}, output="x"), "`epochs`")
+refused(lambda: partita.train(partita.Model("model a\nfoo"), "x", batch=1, epochs=1, schedule={"learning_rate": 1e-3}, output="x"), "line 2")
 
 if importlib.util.find_spec("numpy"):
     import numpy
@@ -69,9 +69,9 @@ if importlib.util.find_spec("numpy"):
 
     found = partita.evaluate(trained, (images, labels), progress=False)
     scores = partita.infer(trained, images, progress=False)
-    assert scores.shape == (32, 2) and found.accuracy == (scores.argmax(1) == labels).mean(), (scores.shape, found)
+    assert scores.shape == (32, 2) and found.metrics.classification.accuracy == (scores.argmax(1) == labels).mean(), (scores.shape, found)
     refused(lambda: partita.train(MODEL, (images, labels[:4]), epochs=1, **options), "32 samples and 4 answers")
-    refused(lambda: partita.train(MODEL, (images[:, 0], labels), epochs=1, **options), "(C, H, W)")
+    refused(lambda: partita.train(MODEL, (images[:, 0], labels), epochs=1, **options), "channels")
 
     class Random(Pairs):
         def __getitem__(self, index):
