@@ -11,13 +11,10 @@ def main():
     random = numpy.random.default_rng(1)
     contrast = random.uniform(0.5, 2, 12)
     counts = random.poisson(2 * contrast[:, None, None, None, None], (12, 1, 32, 32, 32)).astype("int16")
-    data = partita.Data((counts[:8], contrast[:8]), (counts[8:], contrast[8:]), targets=["a", "b", "c", "d"][:1])
+    data = partita.Data((counts[:8], contrast[:8]), (counts[8:], contrast[8:]), targets=["contrast"])
 
-    model = partita.inspect("cosmoflow@32")
-    print(f"{model.parameters} parameters", file=sys.stderr)
-    text = TINY
     trained = partita.train(
-        partita.Model(text),
+        partita.Model(SMALL),  # or "cosmoflow@32" of the zoo, which has four targets
         data,
         batch=4,
         epochs=2,
@@ -32,7 +29,7 @@ def main():
 
 
 #: CosmoFlow with fewer layers and one target.
-TINY = """\
+SMALL = """\
 model small-cosmoflow
 input x channels=1 extent=32x32x32
 conv1 = conv x filters=8 kernel=3 pad=1 bias=true

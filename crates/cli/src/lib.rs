@@ -19,7 +19,7 @@ mod work;
 use args::Arguments;
 use clap::Parser;
 use error::{CliError, exit_code};
-use partita::{Context, Environment, ErrorKind, RunFile, TrainData};
+use partita::{Context, Environment, EnvironmentError, ErrorKind, RunFile, TrainData};
 use screen::{Screen, warn};
 use std::env;
 use std::ffi::OsString;
@@ -138,14 +138,23 @@ pub fn check_run_file(text: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Runs one verb in the environment of this process.
-fn run(arguments: &Arguments, serve: &[OsString], out: &mut dyn Write) -> Result<(), CliError> {
-    let environment = Environment {
+/// The environment of this process, without a way to end it. `serve` is as of [`run_arguments`].
+///
+/// Errors: variables with invalid values.
+pub fn environment(serve: &[OsString]) -> Result<Environment, EnvironmentError> {
+    Ok(Environment {
         home: env::home_dir(),
         temporary: env::temp_dir(),
         serve_command: serve.to_vec(),
-        on_timeout: Some(|text| exit_on_timeout(text)),
         ..Environment::from_variables(&|name| env::var_os(name))?
+    })
+}
+
+/// Runs one verb in the environment of this process.
+fn run(arguments: &Arguments, serve: &[OsString], out: &mut dyn Write) -> Result<(), CliError> {
+    let environment = Environment {
+        on_timeout: Some(|text| exit_on_timeout(text)),
+        ..environment(serve)?
     };
     let screen = Arc::new(Screen::default());
     let context = Context::watched(environment, screen, interrupt::flag());

@@ -5,7 +5,6 @@ use partita::{Context, Environment, Event, Progress};
 use partita_session::Progress as TrainingProgress;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use std::env;
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -319,14 +318,10 @@ pub fn serve_command(python: Python<'_>) -> PyResult<Vec<OsString>> {
 
 /// The environment of the process.
 fn environment(python: Python<'_>) -> PyResult<Environment> {
-    let serve_command = serve_command(python)?;
-    let environment = Environment::from_variables(&|name| env::var_os(name));
+    let environment = partita_cli::environment(&serve_command(python)?);
     let environment =
         environment.map_err(|error| VerbError::request(partita::full_text(&error)).raised(None))?;
     Ok(Environment {
-        home: env::home_dir(),
-        temporary: env::temp_dir(),
-        serve_command,
         keeps_mpi: true,
         ..environment
     })
