@@ -11,7 +11,7 @@ use crate::schedule::Pass;
 use crate::storage::DataGradient;
 use crate::windows::window;
 use partita_graph::{Convolution, Op, ParameterId, Pool, TransposedConvolution};
-use partita_program::{Kernel, Phase, Role, View};
+use partita_program::{DropoutMask, Kernel, Phase, Role, View};
 use partita_space::{AxisSet, Region};
 
 pub(crate) const BACKWARD: Phase = Phase::Backward;
@@ -153,21 +153,7 @@ impl Emit<'_> {
                 });
             }
             Op::Linear { bias, .. } => self.linear_backward(id, layer, bias),
-            Op::Dropout { rate, mask } => {
-                let (operation, distribution) =
-                    (self.layer(id).origin.0 as u32, *self.distribution(id));
-                let halo_low = self.halo_below(id);
-                self.pass_back(id, 0, layer, |dy, dx, accumulate| Kernel::Dropout {
-                    x: dy,
-                    y: dx,
-                    rate,
-                    mask,
-                    operation,
-                    distribution,
-                    halo_low,
-                    accumulate,
-                });
-            }
+            Op::Dropout { rate, mask } => self.dropout_backward(id, layer, (rate, mask)),
             Op::Flatten => {
                 self.pass_back(id, 0, layer, |source, target, accumulate| Kernel::Copy {
                     source,
@@ -181,15 +167,7 @@ impl Emit<'_> {
                 }
             }
             Op::Slice { start, .. } => self.slice_backward(id, layer, start),
-            Op::ChannelShuffle { groups } => {
-                let groups = self.distribution(id).shape[4] / groups;
-                self.pass_back(id, 0, layer, |dy, dx, accumulate| Kernel::ChannelShuffle {
-                    x: dy,
-                    y: dx,
-                    groups,
-                    accumulate,
-                });
-            }
+            Op::ChannelShuffle { groups } => self.shuffle_backward(id, layer, groups),
             Op::Embedding { .. } => self.embedding_backward(id, layer),
             Op::Positions => self.positions_backward(id, layer),
             Op::LayerNorm { epsilon } => self.layer_norm_backward(id, layer, epsilon),
@@ -205,6 +183,32 @@ impl Emit<'_> {
                 }
             }
         }
+    }
+
+    fn dropout_backward(&mut self, id: LayerId, layer: &str, (rate, mask): (f64, DropoutMask)) {
+        let (operation, distribution) = (self.layer(id).origin.0 as u32, *self.distribution(id));
+        let halo_low = self.halo_below(id);
+        self.pass_back(id, 0, layer, |dy, dx, accumulate| Kernel::Dropout {
+            x: dy,
+            y: dx,
+            rate,
+            mask,
+            operation,
+            distribution,
+            halo_low,
+            accumulate,
+        });
+    }
+
+    /// The order of channels is undone by a shuffle with as many groups as the other's groups have channels.
+    fn shuffle_backward(&mut self, id: LayerId, layer: &str, groups: usize) {
+        let groups = self.distribution(id).shape[4] / groups;
+        self.pass_back(id, 0, layer, |dy, dx, accumulate| Kernel::ChannelShuffle {
+            x: dy,
+            y: dx,
+            groups,
+            accumulate,
+        });
     }
 
     /// The gradient of a batch norm that normalizes with its running statistics.

@@ -8,7 +8,9 @@ use crate::resharding::Resharding;
 use crate::schedule::Pass;
 use crate::windows::{contributors, transposed_window, window};
 use partita_graph::{Convolution, Op, ParameterId, Pool, PoolKind, TransposedConvolution};
-use partita_program::{Distribution, Item, Kernel, Phase, ProgramKind, Role, Taps, View};
+use partita_program::{
+    Distribution, DropoutMask, Item, Kernel, Phase, ProgramKind, Role, Taps, View,
+};
 use partita_space::{AxisList, AxisSet, Interval, Region, Window};
 
 pub(crate) fn taps(windows: &[Window; 3]) -> Taps {
@@ -164,20 +166,7 @@ impl Emit<'_> {
                 let (w, bias) = (self.parameter(id, 0), self.bias(id, bias));
                 self.elementwise(id, layer, |x, y| Kernel::LinearForward { x, w, bias, y });
             }
-            Op::Dropout { rate, mask } if training => {
-                let (distribution, halo_low) = (*self.distribution(id), self.halo_below(id));
-                let operation = self.layer(id).origin.0 as u32;
-                self.elementwise(id, layer, |x, y| Kernel::Dropout {
-                    x,
-                    y,
-                    rate,
-                    mask,
-                    operation,
-                    distribution,
-                    halo_low,
-                    accumulate: false,
-                });
-            }
+            Op::Dropout { rate, mask } if training => self.dropout(id, layer, (rate, mask)),
             Op::Dropout { .. } => self.elementwise(id, layer, |source, target| Kernel::Copy {
                 source,
                 target,
@@ -211,6 +200,21 @@ impl Emit<'_> {
             }
             Op::AuxiliaryLoss { ref loss, weight } => self.loss(id, layer, loss, weight),
         }
+    }
+
+    fn dropout(&mut self, id: LayerId, layer: &str, (rate, mask): (f64, DropoutMask)) {
+        let (distribution, halo_low) = (*self.distribution(id), self.halo_below(id));
+        let operation = self.layer(id).origin.0 as u32;
+        self.elementwise(id, layer, |x, y| Kernel::Dropout {
+            x,
+            y,
+            rate,
+            mask,
+            operation,
+            distribution,
+            halo_low,
+            accumulate: false,
+        });
     }
 
     /// Allocates the value of a storage.

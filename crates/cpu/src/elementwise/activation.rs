@@ -226,7 +226,7 @@ impl Function for Elu {
 /// The argument of tanh in the approximation of GELU, twice, and its derivative.
 #[inline(always)]
 fn bent<S: Simd>(x: f32) -> [f32; 2] {
-    const FACTOR: f32 = 1.595_769_1;
+    const FACTOR: f32 = 1.595_769_2;
     const CUBIC: f32 = FACTOR * 0.044_715;
     let square = x * x;
     [

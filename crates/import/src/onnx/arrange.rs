@@ -179,9 +179,10 @@ pub(super) fn slice(node: &View<'_, '_>) -> Made {
         if cut.step != 1 {
             return stop("a slice with a step is not read");
         }
-        let name = match index + 1 == real.len() {
-            true => node.output().to_owned(),
-            false => format!("{}[{index}]", node.output()),
+        let name = if index + 1 == real.len() {
+            node.output().to_owned()
+        } else {
+            format!("{}[{index}]", node.output())
         };
         extents[cut.dim] = cut.count;
         let operation = Operation::Parts {
@@ -231,9 +232,10 @@ pub(super) fn split(node: &View<'_, '_>) -> Made {
     for (index, &length) in lengths.iter().enumerate() {
         let mut to = extents.clone();
         to[dim] = length;
-        let name = match is_sequence {
-            true => Reader::part(node.output(), index),
-            false => node.node.output[index].clone(),
+        let name = if is_sequence {
+            Reader::part(node.output(), index)
+        } else {
+            node.node.output[index].clone()
         };
         outputs.push((name, to));
         starts.push(next);

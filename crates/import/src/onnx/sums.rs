@@ -26,9 +26,10 @@ pub(super) fn sum(node: &View<'_, '_>) -> Made {
     let mut left = value(node, 0)?;
     for index in 1..node.count() {
         let is_last = index + 1 == node.count();
-        let name = match is_last {
-            true => node.output().to_owned(),
-            false => format!("{}[{index}]", node.output()),
+        let name = if is_last {
+            node.output().to_owned()
+        } else {
+            format!("{}[{index}]", node.output())
         };
         steps.push(Step {
             operation: Operation::Add,

@@ -52,31 +52,16 @@ impl Translation<'_> {
                 align_corners,
             } => self.upsample(call, (is_linear, align_corners), &tensor),
             Operation::Pad { sides, mode } => self.pad(call, (sides, *mode), &tensor),
-            &Operation::LeakyRelu { slope } => self.function(
-                call,
-                Op::LeakyRelu {
-                    negative_slope: slope,
-                },
-                &tensor,
-            ),
-            &Operation::Activation(activation) => {
-                self.function(call, Op::Activation(activation), &tensor)
-            }
+            Operation::LeakyRelu { .. }
+            | Operation::Activation(_)
+            | Operation::Functions(_)
+            | Operation::ChannelDropout { .. }
+            | Operation::Dropout { .. } => self.of_elements(call, operation, tensor),
             Operation::Prelu => self.prelu(call, &tensor),
             &Operation::Softmax { dim } => match tensor.layout.axes(dim) {
                 [Axis::Channel] => self.function(call, Op::Softmax, &tensor),
                 _ => reason("a softmax over another dim than channels is not read"),
             },
-            Operation::Functions(functions) => {
-                let mut all = functions.iter();
-                all.try_fold(tensor, |tensor, function| {
-                    self.function(call, Op::Activation(*function), &tensor)
-                })
-            }
-            &Operation::ChannelDropout { rate } => {
-                let mask = DropoutMask::Channel;
-                self.function(call, Op::Dropout { rate, mask }, &tensor)
-            }
             Operation::Subtract => self.subtract(call, &tensor),
             Operation::Square => {
                 let node = self.plain(call, Op::Multiply, &[tensor.node; 2])?;
@@ -84,14 +69,6 @@ impl Translation<'_> {
                 Ok(Tensor { node, layout })
             }
             Operation::Floor | Operation::Noise(_) => reason("no layer of Partita does this"),
-            &Operation::Dropout { rate } => self.function(
-                call,
-                Op::Dropout {
-                    rate,
-                    mask: DropoutMask::Element,
-                },
-                &tensor,
-            ),
             Operation::Add => self.add(call, &tensor),
             Operation::Multiply => self.multiply(call, &tensor),
             Operation::Concat { .. }
@@ -104,6 +81,37 @@ impl Translation<'_> {
             | Operation::Identity => return Ok(vec![tensor]),
         };
         Ok(vec![one?])
+    }
+
+    /// Functions of each element, and dropout.
+    fn of_elements(
+        &mut self,
+        call: &Call,
+        operation: &Operation,
+        tensor: Tensor,
+    ) -> Result<Tensor, Fault> {
+        let op = match *operation {
+            Operation::LeakyRelu { slope } => Op::LeakyRelu {
+                negative_slope: slope,
+            },
+            Operation::Activation(activation) => Op::Activation(activation),
+            Operation::Dropout { rate } => Op::Dropout {
+                rate,
+                mask: DropoutMask::Element,
+            },
+            Operation::ChannelDropout { rate } => Op::Dropout {
+                rate,
+                mask: DropoutMask::Channel,
+            },
+            Operation::Functions(ref functions) => {
+                let mut all = functions.iter();
+                return all.try_fold(tensor, |tensor, function| {
+                    self.function(call, Op::Activation(*function), &tensor)
+                });
+            }
+            _ => return reason("it is no function of each element"),
+        };
+        self.function(call, op, &tensor)
     }
 
     /// A batch or group norm.

@@ -53,13 +53,12 @@ pub(super) fn execute(
             halo_low,
             accumulate,
         } => {
-            let corner = distribution.corner(halo_low, mesh, coord);
             let mask = Mask {
                 rate: *rate,
                 of: *of,
                 operation: *operation,
                 shape: distribution.shape,
-                corner,
+                corner: distribution.corner(halo_low, mesh, coord),
             };
             dropout([x, y], &mask, *accumulate, call)
         }

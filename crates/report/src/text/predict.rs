@@ -107,21 +107,13 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
             ""
         }
     );
-    let classes = counted(prediction.classes, "class", "classes");
-    let ranks = match prediction.simulated_ranks {
-        None => format!("{} in {classes}", prediction.ranks),
-        Some(some) => format!(
-            "{}, of which {some} in {classes} are simulated, inner ones for others",
-            prediction.ranks
-        ),
-    };
     let mut pairs = vec![
         ("model", predicted.model.clone()),
         ("strategy", predicted.strategy.clone()),
         ("machine", predicted.machine.clone()),
         ("software", predicted.software.clone()),
         ("input", predicted.input.name().to_owned()),
-        ("ranks", ranks),
+        ("ranks", ranks_text(prediction)),
         ("batch", predicted.batch.to_string()),
         ("program", prediction.digest.clone()),
         ("seconds", basis(prediction.basis).to_owned()),
@@ -169,6 +161,18 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
         pairs.extend(epoch_pairs(epoch));
     }
     write_pairs(out, &pairs)
+}
+
+/// How many ranks there are, and how many of them are simulated.
+fn ranks_text(prediction: &Prediction) -> String {
+    let classes = counted(prediction.classes, "class", "classes");
+    let ranks = prediction.ranks;
+    match prediction.simulated_ranks {
+        None => format!("{ranks} in {classes}"),
+        Some(some) => {
+            format!("{ranks}, of which {some} in {classes} are simulated, inner ones for others")
+        }
+    }
 }
 
 /// Samples per second of steps, and of an epoch whose steps wait for loaders.

@@ -171,23 +171,7 @@ impl Writer<'_> {
                 starts,
                 steps,
                 outputs,
-            } => {
-                let dims = first..3;
-                let end = |dim: usize| starts[dim] + (outputs[dim] - 1) * steps[dim] + 1;
-                let words: [(&str, Vec<i64>); 4] = [
-                    (
-                        "starts",
-                        dims.clone().map(|dim| starts[dim] as i64).collect(),
-                    ),
-                    ("ends", dims.clone().map(|dim| end(dim) as i64).collect()),
-                    ("axes", (2..2 + self.rank() as i64).collect()),
-                    ("steps", dims.map(|dim| steps[dim] as i64).collect()),
-                ];
-                let cut = words
-                    .map(|(word, values)| self.whole(&format!("{}.{word}", node.name), &values));
-                let inputs = [&*input, &cut[0], &cut[1], &cut[2], &cut[3]];
-                self.push("Slice", &node.name, &inputs, Vec::new());
-            }
+            } => self.crop(node, &input, [starts, steps, outputs]),
             Resample::Pad { sides, mode } => {
                 let lows = sides[first..].iter().map(|side| side.0 as i64);
                 let highs = sides[first..].iter().map(|side| side.1 as i64);
@@ -212,6 +196,21 @@ impl Writer<'_> {
             }
         }
         Ok(Value::of(node))
+    }
+
+    fn crop(&mut self, node: &Node, input: &str, [starts, steps, outputs]: [&[usize; 3]; 3]) {
+        let dims = 3 - self.rank()..3;
+        let of = |values: &[usize; 3]| dims.clone().map(|dim| values[dim] as i64).collect();
+        let ends = [0, 1, 2].map(|dim| starts[dim] + (outputs[dim] - 1) * steps[dim] + 1);
+        let words: [(&str, Vec<i64>); 4] = [
+            ("starts", of(starts)),
+            ("ends", of(&ends)),
+            ("axes", (2..2 + self.rank() as i64).collect()),
+            ("steps", of(steps)),
+        ];
+        let cut = words.map(|(word, values)| self.whole(&format!("{}.{word}", node.name), &values));
+        let inputs = [input, &cut[0], &cut[1], &cut[2], &cut[3]];
+        self.push("Slice", &node.name, &inputs, Vec::new());
     }
 
     pub(super) fn batch_norm(
@@ -494,9 +493,10 @@ impl Writer<'_> {
         let steps: Vec<_> = steps.iter().filter(|step| !is_neutral(step)).collect();
         let mut from = input.name.clone();
         for (at, &&(operator, number)) in steps.iter().enumerate() {
-            let name = match at + 1 == steps.len() {
-                true => node.name.clone(),
-                false => format!("{}.{}", node.name, operator.to_lowercase()),
+            let name = if at + 1 == steps.len() {
+                node.name.clone()
+            } else {
+                format!("{}.{}", node.name, operator.to_lowercase())
             };
             let number = number.map(|number| {
                 let constant = format!("{name}.{}", operator.to_lowercase());
