@@ -12,6 +12,7 @@ mod norms;
 mod operators;
 mod rules;
 pub(crate) mod schema;
+mod steps;
 mod sums;
 mod tensors;
 #[cfg(test)]
@@ -24,7 +25,6 @@ use crate::network::{Call, Network, Operation};
 use crate::translate::translate;
 use crate::weights::{Element, Weight};
 use node::{Stop, View};
-use operators::{Source, Step};
 use prost::Message as _;
 use prost::bytes::Bytes;
 use schema::{GraphMessage, Model, NodeMessage, ValueInfo};
@@ -32,6 +32,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::iter;
 use std::path::{Path, PathBuf};
+use steps::{Source, Step};
 use tensors::{Held, element_of};
 
 /// Versions of the operators that are read.

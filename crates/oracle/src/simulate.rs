@@ -164,7 +164,7 @@ pub fn simulate(
     let topology = Topology::new(program, &|rank| costs.node(rank))?;
     let link = |a, b| costs.link(a, b);
     let contracted = match mode {
-        Mode::Classes => Contraction::of(program, &topology),
+        Mode::Classes => topology.contraction(program),
         Mode::Ranks => None,
     };
     let contracted = contracted.and_then(|contraction| {

@@ -1,10 +1,10 @@
 //! What ranks of a candidate need of memory, and how long they work at least.
 
-use crate::plan::{PlanError, Rejection, SearchRequest};
-use crate::prefilter::{memory_reason, unsuited};
-use partita_lower::{Request, Strategy, lower_ranks};
+use crate::plan::{PlanError, Refusal, Rejection, SearchRequest};
+use partita_lower::{LowerError, Request, Strategy, lower_ranks};
 use partita_oracle::precision;
-use partita_program::Role;
+use partita_program::{Body, Role};
+use partita_space::help::Message;
 use partita_space::{Bytes, Rank, Seconds};
 
 /// What some ranks of a candidate need, and a lower bound of its step.
@@ -70,4 +70,43 @@ pub(crate) fn need(
         }
     }
     Ok(Ok(need))
+}
+
+/// The rejection of a candidate that cannot be lowered. Errors: those that are not of its strategy.
+pub(crate) fn unsuited<T>(error: LowerError) -> Result<Result<T, Rejection>, PlanError> {
+    if error.is_of_strategy() {
+        Ok(Err((Refusal::Unsuited, Message::of(&error).inline())))
+    } else {
+        Err(error.into())
+    }
+}
+
+/// Reason of a candidate that does not fit in memory, with a remedy.
+pub(crate) fn memory_reason(body: &Body, needed: Bytes, memory: Bytes) -> String {
+    let of = |roles: &[Role]| -> Bytes { roles.iter().map(|&role| body.bytes_of(role)).sum() };
+    let lasting = of(&[
+        Role::Parameter,
+        Role::State,
+        Role::Constant,
+        Role::Optimizer,
+        Role::Average,
+    ]);
+    let parameters = lasting + of(&[Role::Gradient, Role::PackedWeights, Role::Gathered]);
+    let activations = of(&[
+        Role::Activation,
+        Role::ActivationGradient,
+        Role::Staging,
+        Role::Statistics,
+        Role::Workspace,
+    ]);
+    let remedy = if activations >= parameters {
+        "more ranks or a smaller batch would lower the first"
+    } else {
+        "no split of samples lowers the second; plain gradient descent keeps less beside each \
+         parameter than Adam"
+    };
+    format!(
+        "a rank needs {needed}, it may fill {memory}; activations of a step come to {activations}, not all \
+         of them at a time, parameters with all that belongs to them to {parameters}: {remedy}"
+    )
 }

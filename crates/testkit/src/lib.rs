@@ -64,6 +64,7 @@ pub use wrap_kernels::{Execute, wrap_kernels};
 pub use partita_cluster::{LayerPrecision, Machine, Software};
 pub use partita_cpu::Level;
 pub use partita_graph::text::print;
+pub use partita_import::read_weights;
 pub use partita_lower::Strategy;
 pub use partita_onednn::LibrarySearch;
 pub use partita_oracle::Features;

@@ -1,16 +1,16 @@
 //! Random geometries of every kind of kernel.
 
+mod dropout;
 mod fused;
 mod resampling;
 mod sequence;
 
 use crate::{Bench, Draws};
 use partita_program::{
-    ClassTerms, Distribution, DropoutMask, Dtype, ElementFunction, Kernel, Optimizer, PoolKind,
-    Taps, Transform, View,
+    ClassTerms, Dtype, ElementFunction, Kernel, Optimizer, PoolKind, Taps, Transform, View,
 };
 use partita_run::Inputs;
-use partita_space::{Axis, AxisList, Mesh, Rank};
+use partita_space::{Mesh, Rank};
 use std::collections::HashSet;
 use std::mem::discriminant;
 
@@ -353,30 +353,6 @@ impl Maker {
             Kernel::Add { a: x, b: dx, y },
             Kernel::Add { a: x, b: x, y },
         ]
-    }
-
-    fn dropouts(&mut self, mesh: &Mesh, rank: Rank, accumulate: bool) -> Vec<Kernel> {
-        let coord = mesh.coord(rank);
-        let distribution = Distribution {
-            shape: [4, 3, 5, 7, 3],
-            axes: [Some(Axis::Data), None, Some(Axis::Height), None, None].map(AxisList::from),
-            micro: None,
-            submesh: None,
-        };
-        let extent = distribution.owned(mesh, &coord).shape();
-        let [x, y] = [0; 2].map(|_| self.view(extent));
-        let mask = self.draws.pick(&DropoutMask::ALL);
-        let both = [(x, y), (x, x)].map(|(x, y)| Kernel::Dropout {
-            x,
-            y,
-            rate: 0.4,
-            mask,
-            operation: 7,
-            distribution,
-            halo_low: [0; 5],
-            accumulate,
-        });
-        both.into()
     }
 
     fn copies(&mut self, accumulate: bool) -> Vec<Kernel> {

@@ -126,7 +126,7 @@ fn the_tables_of_the_run_file_have_all_keys() {
 fn the_table_of_the_index_has_all_keys() {
     let possible = |text: &str| {
         let text = refusal(&["data", "inspect", "d"], &[("d/dataset.toml", text)]);
-        between(&text, "expected one of ", ";")
+        between(&text, "expected one of ", "\n")
     };
     assert_eq!(names("data.md", "## The index"), possible("no_key = 1"));
     let all = "format = 1\nkind = \"shapes\"\nsamples = 0\nchannels = 1\nextent = [1, 1, 1]\n\

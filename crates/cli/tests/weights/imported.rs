@@ -146,7 +146,7 @@ fn a_state_dict_goes_back_as_it_was() {
             "weights export {weights} --like {net} --out {back}"
         ));
         // What torch.export.save keeps is the state dict of the module.
-        let expected = partita_import::read_weights(Path::new(&net)).unwrap();
+        let expected = partita_testkit::read_weights(Path::new(&net)).unwrap();
         let found = state_dict(&case.path(&back));
         assert_eq!(found.len(), expected.len(), "{name}");
         for one in expected {

@@ -3,7 +3,7 @@
 use super::Reader;
 use super::fold::broadcast;
 use super::node::{Stop, View, stop};
-use super::operators::{Made, Source, Step, one, only, same, value};
+use super::steps::{Made, Source, Step, one, only, same, value};
 use crate::network::Operation;
 use partita_graph::PadMode;
 

@@ -1,7 +1,7 @@
 //! Layers with parameters, poolings and reductions.
 
 use super::node::{Stop, View, stop};
-use super::operators::{Made, Source, held, is_all, is_one, one, only, parameter, same, value};
+use super::steps::{Made, Source, held, is_all, is_one, one, only, parameter, same, value};
 use super::tensors::Held;
 use crate::network::{Operation, Padding};
 use partita_graph::PoolKind;

@@ -1,7 +1,7 @@
 //! Normalizations.
 
 use super::node::{Stop, View, stop};
-use super::operators::{Made, Source, held, is_all, one, parameter, value};
+use super::steps::{Made, Source, held, is_all, one, parameter, value};
 use crate::network::Operation;
 
 /// A normalization with its parameters.

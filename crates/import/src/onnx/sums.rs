@@ -3,7 +3,7 @@
 use super::fold::broadcast;
 use super::layers::per_channel;
 use super::node::{Stop, View, stop};
-use super::operators::{Made, Source, Step, held, is_all, one, parameter, same, value};
+use super::steps::{Made, Source, Step, held, is_all, one, parameter, same, value};
 use crate::network::Operation;
 
 /// A sum of tensors, or of a layer and its bias.

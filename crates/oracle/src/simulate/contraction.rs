@@ -6,8 +6,7 @@
 //! only how delays from the borders fade over the ranks that are cut out.
 
 use super::Contracted;
-use super::topology::Topology;
-use partita_program::{Body, CollectiveKind, Program, Task, View, Work};
+use partita_program::{Body, CollectiveKind, Group, Program, Task, View, Work};
 use partita_space::{AXES, Axis, Bytes, Coord, Mesh, Offset, Rank};
 use std::collections::HashMap;
 
@@ -16,6 +15,15 @@ pub(super) const SIMULATED_MAX: usize = 128;
 
 /// The longest period of equal ranks along an axis: ranks of a node, usually.
 const PERIOD_MAX: usize = 16;
+
+/// Where ranks are.
+#[derive(Clone, Copy)]
+pub(super) struct Nodes<'n> {
+    /// Per rank, its node.
+    pub of: &'n [u32],
+    /// Per node, its ranks, ascending.
+    pub ranks: &'n [Vec<Rank>],
+}
 
 /// Some ranks of a mesh, themselves a mesh.
 pub(super) struct Contraction {
@@ -56,20 +64,18 @@ impl Contraction {
         }
     }
 
-    /// None where there are few ranks in space, or no equal ones in a row.
-    pub fn of(program: &Program, world: &Topology) -> Option<Self> {
+    /// None where there are few ranks in space, or no equal ones in a row, or a collective of part of the mesh.
+    pub fn of(program: &Program, kinds: &[Group], nodes: Nodes<'_>) -> Option<Self> {
         let space = [Axis::Depth, Axis::Height, Axis::Width];
         let extents = space.map(|axis| program.mesh.extent(axis));
-        let on_submesh = |kind: &partita_program::Group| kind.submesh.is_some();
-        if extents.into_iter().product::<usize>() <= SIMULATED_MAX
-            || world.groups.iter().any(|groups| on_submesh(&groups.kind))
-        {
+        let on_submesh = |kind: &Group| kind.submesh.is_some();
+        if extents.into_iter().product::<usize>() <= SIMULATED_MAX || kinds.iter().any(on_submesh) {
             return None;
         }
         let first = first_alike(&program.bodies);
         let alike = program.class_of.iter().map(|&class| first[class as usize]);
         let alike: Vec<u32> = alike.collect();
-        let mut kept = space.map(|axis| coordinates(&program.mesh, &alike, world, axis));
+        let mut kept = space.map(|axis| coordinates(&program.mesh, &alike, nodes, axis));
         while kept.iter().map(Vec::len).product::<usize>() > SIMULATED_MAX {
             let mut longest: Vec<usize> = (0..3).collect();
             longest.sort_by_key(|&at| std::cmp::Reverse(kept[at].len()));
@@ -209,7 +215,7 @@ fn without_starts(task: &Task) -> Task {
 }
 
 /// All coordinates along an axis, with what tells them apart.
-fn coordinates(mesh: &Mesh, alike: &[u32], world: &Topology, axis: Axis) -> Vec<Kept> {
+fn coordinates(mesh: &Mesh, alike: &[u32], nodes: Nodes<'_>, axis: Axis) -> Vec<Kept> {
     let mut along = coordinates_of(mesh.extent(axis));
     let mut signs: Vec<Vec<(u32, u32)>> = vec![Vec::new(); along.len()];
     along.iter_mut().for_each(|one| one.starts_nodes = true);
@@ -217,11 +223,11 @@ fn coordinates(mesh: &Mesh, alike: &[u32], world: &Topology, axis: Axis) -> Vec<
     back.0[axis.index()] = -1;
     for rank in 0..mesh.ranks() {
         let at = mesh.coord(rank)[axis.index()];
-        let node = world.node_of[rank];
-        let place = world.node_ranks[node as usize].partition_point(|&other| other < rank);
+        let node = nodes.of[rank];
+        let place = nodes.ranks[node as usize].partition_point(|&other| other < rank);
         signs[at].push((alike[rank], place as u32));
         if let Some(before) = mesh.neighbor(rank, back) {
-            along[at].starts_nodes &= world.node_of[before] != node;
+            along[at].starts_nodes &= nodes.of[before] != node;
         }
     }
     let mut numbers = HashMap::new();

@@ -1,7 +1,7 @@
 //! Peers, groups and nodes of every rank.
 
 use super::SimulateError;
-use super::contraction::Contraction;
+use super::contraction::{Contraction, Nodes};
 use partita_program::{Group, Program, Work};
 use partita_space::{Mesh, Offset, Rank};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -72,6 +72,16 @@ impl Topology {
             node_of,
             node_ranks,
         })
+    }
+
+    /// The ranks that stand for others; none where all are simulated.
+    pub fn contraction(&self, program: &Program) -> Option<Contraction> {
+        let kinds: Vec<Group> = self.groups.iter().map(|groups| groups.kind).collect();
+        let nodes = Nodes {
+            of: &self.node_of,
+            ranks: &self.node_ranks,
+        };
+        Contraction::of(program, &kinds, nodes)
     }
 
     /// The topology of a contraction of the mesh; none where its ranks have other surroundings than theirs in
