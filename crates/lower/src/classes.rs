@@ -10,7 +10,7 @@ use crate::redistribute::{Movement, movements};
 use crate::request::LowerError;
 use crate::storage::{Storage, Storages};
 use crate::strategy::Shard;
-use crate::windows::{contributors, transposed_window, window};
+use crate::windows::{contributors, resampling, transposed_window, window};
 use partita_program::{Body, Distribution, Group, ProgramKind, Work};
 use partita_space::{AXES, Axis, AxisList, AxisSet, Coord, Interval, Mesh, Offset, Rank};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -483,15 +483,29 @@ impl Bundle<'_> {
     ) {
         let layer = network.layer(id);
         for dim in (1..4).filter(|&dim| self.splits(layer.distribution.axes[dim])) {
-            let transposed = transposed_window(layer, dim);
-            let Some(window) = window(layer, dim).or(transposed) else {
-                continue;
-            };
             let at = |id: LayerId| {
                 let geometry = &storages.of(id).computed;
                 let part = self.mesh.part_index(geometry.distribution.axes[dim], coord);
                 let line = &geometry.row(dim).lines()[part];
                 (line.owned, line.held)
+            };
+            if let Some(map) = resampling(network, layer, dim) {
+                let ((input, _), (output, computed)) = (at(layer.inputs[0]), at(id));
+                let extent = network.layer(layer.inputs[0]).distribution.shape[dim];
+                let reads = map.inputs_of(&computed, extent);
+                let local = map.local(computed.start, reads.start);
+                signature.push(input.start, &[reads]);
+                signature.push(output.start, &[computed]);
+                signature.numbers.extend([
+                    local.numerator as i64,
+                    local.denominator as i64,
+                    local.shift,
+                ]);
+                continue;
+            }
+            let transposed = transposed_window(layer, dim);
+            let Some(window) = window(layer, dim).or(transposed) else {
+                continue;
             };
             let ((input, _), (output, computed)) = (at(layer.inputs[0]), at(id));
             let extent = Interval::all(network.layer(layer.inputs[0]).distribution.shape[dim]);

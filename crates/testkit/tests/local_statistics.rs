@@ -97,7 +97,7 @@ fn compare(least: usize, seeds: u64, draw: fn(u64) -> Case) {
 
 #[test]
 fn local_statistics_of_hybrids_equal_micro_batches() {
-    compare(100, 1000, random_case);
+    compare(100, 1100, random_case);
 }
 
 #[test]

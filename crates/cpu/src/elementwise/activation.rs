@@ -603,7 +603,8 @@ mod tests {
         };
         check(Mish, mish, 1.0);
         let softplus = |x: f64| [(1.5 * x).exp().ln_1p() / 1.5, sigmoid(1.5 * x)];
-        check(Softplus { beta: 1.5 }, softplus, 1e-30);
+        // Where it is small, the rounded product with beta decides.
+        check(Softplus { beta: 1.5 }, softplus, 1e-6);
         assert!(at(GeluTanh, 1e30).all(|got| got == [1e30, 1.0]));
         assert!(at(GeluTanh, -1e30).all(|got| got == [0.0, 0.0]));
     }
