@@ -100,7 +100,8 @@ fn convolutions_in_micro_batches_equal_their_reference_and_its_counts() {
     let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
     let menus = menus();
     let (mut divided, mut others) = ([0; 5], [0; 2]);
-    for seed in 0..72 {
+    // Levels of vectors change what is drawn, so that counts differ between machines.
+    for seed in 0..96 {
         let rank = (seed % 4) as Rank;
         let mut maker = Maker::new(seed, Dtype::F32);
         for (index, kernel) in maker.all(&mesh, rank).iter().enumerate() {

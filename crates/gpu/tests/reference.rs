@@ -14,7 +14,9 @@ use partita_testkit::{Bench, Configured, DrawnMenu, Maker, ReferenceMenu, refere
 use std::sync::Arc;
 
 /// Rounding of f32 and the sums of a few hundred products.
-const TOLERANCE: f64 = 4e-6;
+const TOLERANCE: f64 = 3e-6;
+/// That of gradients of scales and shifts: sums over all positions of terms of both signs.
+const TOLERANCE_SUMS: f64 = 1e-5;
 const SEEDS: u64 = 40;
 const SEEDS_LONG: u64 = 1000;
 /// Multiprocessors that the catalog is told of: with many, sums are taken in many parts.
@@ -39,7 +41,11 @@ fn compare(
         .unwrap_or_else(|error| panic!("{kernel:?}: {error}"));
     let due = KernelTally::expected(&kernel, bench.buffers());
     assert_eq!(got.worked, due, "tally of {kernel:?}");
-    let far = bench.compare(&kernel, [&got, &expected], TOLERANCE);
+    let tolerance = match &kernel {
+        Kernel::GroupNormBackwardStatistics { .. } => TOLERANCE_SUMS,
+        _ => TOLERANCE,
+    };
+    let far = bench.compare(&kernel, [&got, &expected], tolerance);
     far.unwrap_or_else(|what| panic!("{kernel:?}: {what}"))
 }
 
