@@ -30,8 +30,8 @@ impl Shell {
         }
     }
 
-    /// What a command prints, and whether it succeeds. What a successful one says of its progress is left
-    /// out: how often it says something depends on the time.
+    /// What a command prints, and whether it succeeds. What it says of its progress is left out, which depends on the time; of
+    /// a successful one, warnings are, too.
     fn run(&self, text: &str) -> (Vec<String>, bool) {
         let output = Command::new("sh")
             .args(["-c", &format!("exec 2>&1; {text}")])
@@ -46,7 +46,9 @@ impl Shell {
         let succeeds = output.status.success();
         let text = String::from_utf8(output.stdout).unwrap();
         let lines = text.lines().map(|line| line.trim_end().to_owned());
-        let lines = lines.filter(|line| !(succeeds && line.starts_with(VOICE)));
+        let is_progress = |line: &String| line.ends_with(" ...");
+        let lines =
+            lines.filter(|line| !line.starts_with(VOICE) || !succeeds && !is_progress(line));
         (lines.collect(), succeeds)
     }
 }
