@@ -2,9 +2,9 @@
 
 use crate::TuneError;
 use crate::cache_residency::{Resident, buffers_of, resident_operands};
-use partita_oracle::Features;
+use partita_oracle::{Features, rough_seconds};
 use partita_program::{
-    Access, Algorithm, Body, Buffer, Kernel, KernelShape, Program, Task, View, Work,
+    Access, Algorithm, Body, Buffer, Count, Kernel, KernelShape, Program, Task, View, Work,
 };
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,8 @@ pub struct KernelKey {
 pub(crate) struct KernelBenchmark {
     pub key: KernelKey,
     pub features: Features,
+    /// A guess of its seconds in a step, all occurrences together, to compare kernels.
+    pub weight: f64,
     pub mesh: Mesh,
     /// A rank that runs it.
     pub rank: Rank,
@@ -110,8 +112,9 @@ pub(crate) fn benchmarks(
             }
         }
         for key in order {
-            let one = typical(found.remove(&key).expect("what was found is kept"));
-            benchmarks.push(one.benchmark(key.clone(), program));
+            let all = found.remove(&key).expect("what was found is kept");
+            let count = all.len();
+            benchmarks.push(typical(all).benchmark(key.clone(), program, count));
             seen.insert(key);
         }
     }
@@ -127,7 +130,7 @@ struct Occurrence<'p> {
 }
 
 impl Occurrence<'_> {
-    fn benchmark(self, key: KernelKey, program: &Program) -> KernelBenchmark {
+    fn benchmark(self, key: KernelKey, program: &Program, occurrences: usize) -> KernelBenchmark {
         let Self { body, task, .. } = self;
         let Work::Compute { kernel, .. } = &task.work else {
             panic!("an occurrence is of a kernel")
@@ -156,9 +159,11 @@ impl Occurrence<'_> {
         let warm = warm
             .map(|resident| (whole(&resident.buffer), resident.age))
             .collect();
+        let count = Count::of_kernel(kernel, &body.buffers);
         KernelBenchmark {
             key,
             features: Features::of(&shape),
+            weight: occurrences as f64 * rough_seconds(&count).0,
             mesh: program.mesh,
             rank: self.rank,
             batch: program.batch,

@@ -9,9 +9,9 @@ use partita_oracle::Features;
 use partita_program::Program;
 use partita_run::{Arena, Inputs, Kernels};
 use partita_space::{Bytes, Mesh, Rank, Seconds, upper_median};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Longest time that a benchmark waits after an access; longer ones make no difference.
@@ -44,6 +44,8 @@ pub struct Options {
     pub repeats: [usize; 2],
     /// Most kernels of a family. Larger families are subsampled so that no shape is far from a measured one.
     pub family_max: usize,
+    /// When no other kernel is begun. The first is measured in any case, and kernels of which most is learned come first.
+    pub deadline: Option<Instant>,
 }
 
 /// The measured time of a kernel.
@@ -68,6 +70,7 @@ impl Default for Options {
             budget: Seconds(0.03),
             repeats: [5, 15],
             family_max: usize::MAX,
+            deadline: None,
         }
     }
 }
@@ -81,7 +84,8 @@ impl Default for Options {
 /// other operands, since its code has run for other layers; then come the operands that an LRU cache
 /// of a rank would still hold, each as long before the kernel as in the step, but at most two milliseconds. If a
 /// kernel occurs more than once, the occurrence with the median of resident bytes is measured. `progress` gets
-/// the number of kernels that are done, and of all.
+/// the number of kernels that are done, and of all. After the deadline of the options, what is left is not measured.
+///
 /// Errors: kernels that are not pinned, or that fail.
 pub fn measure(
     programs: &[&Program],
@@ -91,16 +95,28 @@ pub fn measure(
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<KernelTime>, TuneError> {
     let benchmarks = benchmarks(programs, is_known, options.cache)?;
-    let benchmarks = subsampled(benchmarks, options.family_max);
+    let mut benchmarks = subsampled(benchmarks, options.family_max);
+    if options.deadline.is_some() {
+        benchmarks = most_informative_first(benchmarks);
+    }
     if benchmarks.is_empty() {
         return Ok(Vec::new());
     }
     let repeats: Vec<AtomicUsize> = benchmarks.iter().map(|_| AtomicUsize::new(0)).collect();
+    let is_over = AtomicBool::new(false);
     let ranks = options.concurrency.max(1);
     let times = run_ranks("kernels", vec![(); ranks], |barrier, slot, ()| {
         let mut runner = RankBench::new(&benchmarks, options, slot)?;
         let mut times = Vec::with_capacity(benchmarks.len());
         for (index, benchmark) in benchmarks.iter().enumerate() {
+            if slot == 0 && index > 0 && options.deadline.is_some_and(|end| Instant::now() >= end) {
+                is_over.store(true, Ordering::Relaxed);
+            }
+            // All ranks measure the same kernels.
+            barrier.wait()?;
+            if is_over.load(Ordering::Relaxed) {
+                break;
+            }
             runner.prepare(benchmark, kernels)?;
             times.push(runner.run(benchmark, barrier, &repeats[index])?);
             if slot == 0 {
@@ -118,31 +134,42 @@ pub fn measure(
             workspace: Some(benchmark.workspace_bytes()),
         }
     };
-    Ok(benchmarks.iter().enumerate().map(one).collect())
+    let measured = times.first().map_or(0, Vec::len);
+    Ok(benchmarks[..measured].iter().enumerate().map(one).collect())
 }
 
-/// The median time of each kernel over several passes.
+/// The median time of each kernel of the first of several passes, over those that have it.
 ///
 /// Disturbances last seconds or minutes, so passes over all kernels are more robust than as many repeats of each
-/// kernel in a row. Panics if the passes are not of the same kernels.
+/// kernel in a row.
 pub fn median_of_passes(passes: &[Vec<KernelTime>]) -> Vec<KernelTime> {
     let Some(first) = passes.first() else {
         return Vec::new();
     };
-    let one = |(index, measured): (usize, &KernelTime)| {
-        let of_pass = |pass: &Vec<KernelTime>| {
-            let other = &pass[index];
-            assert_eq!(other.key, measured.key, "passes over other kernels");
-            other.seconds.0
-        };
-        KernelTime {
-            seconds: Seconds(upper_median(
-                &passes.iter().map(of_pass).collect::<Vec<f64>>(),
-            )),
-            ..measured.clone()
-        }
+    let mut times: BTreeMap<&KernelKey, Vec<f64>> = BTreeMap::new();
+    for measured in passes.iter().flatten() {
+        times
+            .entry(&measured.key)
+            .or_default()
+            .push(measured.seconds.0);
+    }
+    let one = |measured: &KernelTime| KernelTime {
+        seconds: Seconds(upper_median(&times[&measured.key])),
+        ..measured.clone()
     };
-    first.iter().enumerate().map(one).collect()
+    first.iter().map(one).collect()
+}
+
+/// The heaviest kernel of each family, then all others, the heaviest first: what has no time is estimated from those of its
+/// family, and of a step those decide that take most of it.
+fn most_informative_first(benchmarks: Vec<KernelBenchmark>) -> Vec<KernelBenchmark> {
+    let mut ordered = benchmarks;
+    ordered.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+    let mut families = BTreeSet::new();
+    let is_first = |one: &KernelBenchmark| families.insert(one.features.family.clone());
+    let (mut firsts, others): (Vec<_>, Vec<_>) = ordered.into_iter().partition(is_first);
+    firsts.extend(others);
+    firsts
 }
 
 /// At most this many of each family, in their order, chosen farthest first.

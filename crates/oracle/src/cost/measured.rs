@@ -4,6 +4,7 @@ use super::{
     AlltoallBlocks, CollectiveCost, Contention, CostBasis, CostError, Costs, KernelCost, LoadCost,
     MessageCost, Progress, SampleRead,
 };
+use crate::kernel_model::{Features, KernelModel};
 use crate::uncertainty::{self, Uncertainty};
 use partita_cluster::{LayerPrecision, LinkFit};
 use partita_program::{Algorithm, Count, KernelShape, Origin};
@@ -15,6 +16,8 @@ use std::collections::BTreeMap;
 pub struct MeasuredCosts {
     /// Kernels by signature ([`KernelShape::signature`]) and algorithm.
     pub kernels: BTreeMap<(String, String), KernelCost>,
+    /// Estimates kernels that were not measured; none, if all have to be.
+    pub model: Option<KernelModel>,
     /// What ranks share while they compute.
     pub contention: Contention,
     /// Messages.
@@ -127,8 +130,12 @@ impl Costs for MeasuredCosts {
         _count: &Count,
     ) -> Result<KernelCost, CostError> {
         let key = (shape.signature(), algorithm.0.clone());
-        match self.kernels.get(&key) {
-            Some(&cost) => Ok(cost),
+        let estimated = || {
+            let model = self.model.as_ref();
+            model.map(|model| model.estimate(&Features::of(shape)))
+        };
+        match self.kernels.get(&key).copied().or_else(estimated) {
+            Some(cost) => Ok(cost),
             None => Err(CostError::Kernel {
                 signature: key.0,
                 algorithm: key.1,
