@@ -21,11 +21,15 @@ from page import disturbance, head, of, percent, ratio, spread, step_seconds, ta
 from runner import Bench, Contender, Failure, Record, counted, number, numbers, on_cores, own_cores, race, started
 from trainings import (
     LAYOUTS, WARMUP, Scene, Served, Training, cosmology, figures, gauge, has, model_text, peer, prepare, result_of,
+    trained,
 )
 
 
 class Partita(Training):
     """A training with its prediction and its trace."""
+
+    def train(self) -> dict:
+        return trained(self.bench, self.settings(), "--prediction", *self.words, launcher=self.launcher)
 
     def turn(self) -> dict:
         result, out = self.train(), self.bench.folder / "out"

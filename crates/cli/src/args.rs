@@ -359,9 +359,16 @@ pub struct TrainArgs {
     /// newest one if there is one
     #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "newest")]
     pub resume: Option<PathBuf>,
-    /// Do not predict times, which measures kernels and links before the run
+    /// Predict times, which measures kernels and links before the run (default: only with `auto` or a machine file)
     #[arg(long)]
+    pub prediction: bool,
+    /// Do not predict times
+    #[arg(long, conflicts_with = "prediction")]
     pub no_prediction: bool,
+    /// Time for measurements of kernels before the run, such as `30s`; others are estimated from those that are measured
+    /// (default: a tenth of the training, at most 2 minutes; with `--prediction` of a given strategy, all)
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true)]
+    pub budget: Option<Seconds>,
     /// How many samples are checked for NaN, infinities, invalid classes and constant channels before the run
     /// (overrides the run file; default: quick)
     #[arg(long, value_enum)]

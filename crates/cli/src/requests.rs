@@ -14,7 +14,7 @@ use partita::{
     ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, ConvertRequest, CosmologyRequest,
     DigitsRequest, ErrorKind, FLOATS, ForwardRequest, ImportRequest, InferRequest, InputRequest,
     IoChoice, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV, OffloadRequest,
-    PlanRequest, PredictRequest, PredictionUnits, ResumeFrom, SCALED_COUNTS, SGD,
+    PlanRequest, PredictRequest, PredictionChoice, PredictionUnits, ResumeFrom, SCALED_COUNTS, SGD,
     SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice, TilesAsked,
     TrainRequest, Training, TuneRequest, VolumeMode, WeightForm, WeightNames,
 };
@@ -220,7 +220,12 @@ impl TrainArgs {
             store_memory: self.store_memory,
             library_collectives: self.library_collectives,
             overwrite: self.overwrite,
-            no_prediction: self.no_prediction,
+            prediction: match (self.prediction, self.no_prediction) {
+                (true, _) => PredictionChoice::Asked,
+                (false, true) => PredictionChoice::Never,
+                (false, false) => PredictionChoice::Usual,
+            },
+            budget: self.budget,
             check_data: self.check_data.map(|check| match check {
                 CheckName::All => CheckScope::All,
                 CheckName::Quick => CheckScope::Quick,

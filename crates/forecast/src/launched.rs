@@ -1,5 +1,6 @@
 //! The ranks of a launch, measured and predicted together.
 
+use crate::budget::MeasuringBudget;
 use crate::input::InputSource;
 use crate::local_machine::{CalibrationRun, LocalError, LocalMachine};
 use crate::machine;
@@ -10,6 +11,7 @@ use partita_site::launch::{Launch, LaunchError};
 use partita_site::{RankConfig, Ranks};
 use partita_tune::{HostLayout, LinkSizes, LinkTimes};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Chooses a strategy on rank 0 and broadcasts it. If it is open (`is_open`), processes first measure their
 /// links together.
@@ -37,7 +39,7 @@ where
     Ok(chosen.parse::<Strategy>()?)
 }
 
-/// Predicts a program with its tasks, on rank 0. `None` if the ranks are on several hosts, or too many share
+/// Predicts a program with its tasks, on rank 0, measuring within a budget. `None` if the ranks are on several hosts, or too many share
 /// its cores for useful measurements.
 ///
 /// Errors: a failed measurement.
@@ -46,6 +48,7 @@ pub fn predict_measured<E>(
     program: &Program,
     rank_config: RankConfig,
     input: InputSource,
+    budget: Arc<MeasuringBudget>,
 ) -> Result<Option<Prediction>, E>
 where
     E: Send + From<LaunchError> + From<LocalError>,
@@ -63,7 +66,7 @@ where
         if ranks.count > ranks.most() {
             return Ok(None);
         }
-        let mut here = LocalMachine::of(context, kernels, ranks, input)?;
+        let mut here = LocalMachine::of(context, kernels, ranks, input)?.within(budget);
         Ok(Some(here.predict(program, true)?))
     })
 }

@@ -9,6 +9,7 @@ pub mod model;
 mod pareto;
 pub mod trace;
 
+mod budget;
 mod input;
 mod layer_times;
 pub mod machine;
@@ -29,6 +30,7 @@ mod plan;
 mod predict;
 mod tune;
 
+pub use budget::MeasuringBudget;
 pub use calibrate::{CalibrateError, CalibrateRequest, Calibrated, CalibrationSummary, calibrate};
 pub use compute_scale::ComputeScale;
 pub use explain::{BandwidthCrossover, Change, Explanation, Point as ScalingPoint, Rival, Scaling};

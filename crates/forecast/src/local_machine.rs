@@ -4,23 +4,28 @@ mod error;
 
 pub use error::LocalError;
 
+use crate::budget::{LEAST_OF_PROGRAM, MeasuringBudget};
 use crate::input::InputSource;
-use partita_oracle::{Contention, KernelSample, MeasuredCosts, Mode, Prediction, predict};
-use partita_program::{Dtype, Menu, Program};
+use partita_oracle::{
+    Contention, Features, KernelModel, KernelSample, MeasuredCosts, Mode, Prediction, predict,
+};
+use partita_program::{Dtype, KernelShape, Menu, Program, Work};
 use partita_run::allocation::name_work;
 use partita_run::{Kernels, Transport};
 use partita_site::kernel_set::{CoreSlot, KernelSet, Precision, at_once, cores, oversubscription};
 use partita_site::{Context, Host, Ranks, setting};
-use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Mesh, Rank};
+use partita_space::{Bytes, BytesPerSecond, FlopsPerSecond, Mesh, Rank, Seconds};
 use partita_threads::connect;
 use partita_tune::{
-    Conditions, DivisionPolicy, KernelMaker, KernelTime, LinkSizes, LinkTimes, Measurements,
-    NetworkTimes, Options, TransferTime, Variant, Variants, measure, measure_links, measure_load,
-    measure_memory, median_of_passes,
+    Conditions, DivisionPolicy, KernelKey, KernelMaker, KernelTime, LinkSizes, LinkTimes,
+    Measurements, NetworkTimes, Options, TransferTime, Variant, Variants, measure, measure_links,
+    measure_load, measure_memory, median_of_passes,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
 use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Name of this machine in reports.
 pub const NAME: &str = "here";
@@ -33,6 +38,13 @@ pub const PASSES: usize = 3;
 
 /// Least and most repeats of a kernel in a pass.
 const REPEATS: [usize; 2] = [2, 6];
+
+/// The same within a budget: what passes through the caches before each repeat takes longer than most kernels, and many
+/// kernels, measured roughly, say more than a few.
+const REPEATS_IN_BUDGET: [usize; 2] = [2, 2];
+
+/// Largest collective that is measured within a budget; larger ones follow from the fit.
+const COLLECTIVE_IN_BUDGET: Bytes = Bytes(16 << 20);
 
 /// Most kernels of a family that a calibration measures.
 const FAMILY_MAX: usize = 160;
@@ -95,6 +107,7 @@ pub struct LocalMachine<'c> {
     measurements: Measurements,
     /// Measurements of one rank, with the other cores idle.
     alone: Measurements,
+    budget: Arc<MeasuringBudget>,
 }
 
 impl<'c> LocalMachine<'c> {
@@ -128,7 +141,7 @@ impl<'c> LocalMachine<'c> {
             backend: links_backend(kernels, library.as_deref()),
             ..setting.clone()
         };
-        let (measurements, alone) = cached(context, &setting, &links);
+        let (measurements, alone) = cached(context, &setting, &links, false);
         Ok(Self {
             context,
             kernels,
@@ -143,7 +156,26 @@ impl<'c> LocalMachine<'c> {
             links,
             alone,
             setting,
+            budget: Arc::new(MeasuringBudget::unlimited()),
         })
+    }
+
+    /// The same with a limited time for measurements of kernels: the others are estimated from those that are measured.
+    #[must_use]
+    pub fn within(mut self, budget: Arc<MeasuringBudget>) -> Self {
+        self.budget = budget;
+        self.reload();
+        self
+    }
+
+    /// Whether rough times do, of few repeats.
+    fn is_rough(&self) -> bool {
+        self.budget.whole().is_some()
+    }
+
+    fn reload(&mut self) {
+        let by = (self.context, &self.setting, &self.links);
+        (self.measurements, self.alone) = cached(by.0, by.1, by.2, self.is_rough());
     }
 
     /// Predicts a program for these ranks, measuring what is missing.
@@ -155,6 +187,7 @@ impl<'c> LocalMachine<'c> {
         let costs = self.costs(program)?;
         let predicted = predict(program, &costs, Mode::Ranks, 1, with_tasks);
         let mut prediction = predicted.map_err(LocalError::Simulate)?;
+        self.budget.predicted(prediction.iteration_seconds);
         let warning = oversubscription(self.ranks, self.threads, at_once(self.cores.len()));
         prediction.limits.splice(0..0, warning);
         Ok(prediction)
@@ -189,12 +222,46 @@ impl<'c> LocalMachine<'c> {
         rates.max_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// The costs of a program, measuring what is missing.
+    /// The costs of a program, measuring what is missing, as far as the budget allows.
     pub fn costs(&mut self, program: &Program) -> Result<MeasuredCosts, LocalError> {
-        self.measure_kernels(&[program], program.dtype, None)?;
+        let budget = Arc::clone(&self.budget);
+        budget.measuring(|| self.measure_kernels(&[program], program.dtype, None))?;
         self.measure_links(program)?;
         self.measure_input()?;
-        self.fits()
+        let mut costs = self.fits()?;
+        costs.model = self.model_of_others(program, &costs);
+        Ok(costs)
+    }
+
+    /// A model of those kernels of a program that are not measured, by the measured ones of their families; none if all are.
+    fn model_of_others(&self, program: &Program, costs: &MeasuredCosts) -> Option<KernelModel> {
+        let mut families = BTreeSet::new();
+        for body in &program.bodies {
+            for task in &body.tasks {
+                let Work::Compute {
+                    kernel, algorithm, ..
+                } = &task.work
+                else {
+                    continue;
+                };
+                let shape = KernelShape {
+                    kernel,
+                    buffers: &body.buffers,
+                };
+                let key = (shape.signature(), algorithm.0.clone());
+                if !costs.kernels.contains_key(&key) {
+                    families.insert(Features::of(&shape).family);
+                }
+            }
+        }
+        if families.is_empty() {
+            return None;
+        }
+        let shapes = &self.measurements.shapes;
+        let all = costs.samples(shapes, &shapes.keys().cloned().collect());
+        let is_near = |one: &&KernelSample| families.contains(&one.features.family);
+        let near: Vec<KernelSample> = all.iter().filter(is_near).cloned().collect();
+        KernelModel::fit(if near.is_empty() { &all } else { &near })
     }
 
     /// All measurements so far, with fits of messages, collectives and reads.
@@ -214,7 +281,7 @@ impl<'c> LocalMachine<'c> {
 
     fn keep(&mut self, setting: &Conditions, new: &Measurements) {
         self.context.keep_measurements(setting, new);
-        (self.measurements, self.alone) = cached(self.context, &self.setting, &self.links);
+        self.reload();
     }
 
     /// Measures kernels of these programs, messages, collectives and memory anew, and reads if they are not
@@ -283,9 +350,13 @@ impl<'c> LocalMachine<'c> {
         precision: Precision,
         anew: Option<usize>,
     ) -> Result<Vec<Series>, LocalError> {
+        let budget = anew.is_none().then(|| self.budget.of_program()).flatten();
+        if budget.is_some_and(|time| time < LEAST_OF_PROGRAM) && !self.known().kernels.is_empty() {
+            return Ok(Vec::new());
+        }
         let maker = self.kernel_maker(precision);
         let series = |setting: Conditions| Series {
-            known: self.context.measurements(&setting),
+            known: kernels_of(self.context, &setting, self.is_rough()),
             passes: Vec::new(),
             setting,
         };
@@ -293,14 +364,30 @@ impl<'c> LocalMachine<'c> {
         if self.ranks > 1 {
             all.push(series(single(&self.setting)));
         }
+        let begin = Instant::now();
         for pass in 1..=anew.unwrap_or(PASSES) {
-            for series in &mut all {
+            let so_far = begin.elapsed().as_secs_f64();
+            let passes = pass as f64 / (pass - 1) as f64;
+            if pass > 1 && budget.is_some_and(|time| so_far * passes > time.0) {
+                // The next pass would take longer than what is left.
+                break;
+            }
+            for index in 0..all.len() {
+                let series = &all[index];
                 if series.passes.first().is_some_and(Vec::is_empty) {
                     // Nothing to measure.
                     continue;
                 }
-                let measured = self.measure_pass(programs, &maker, series, anew, pass)?;
-                series.passes.push(measured);
+                let part = (index + 1) as f64 / all.len() as f64;
+                let deadline = |time: Seconds| begin + Duration::from_secs_f64(part * time.0);
+                let bounds = PassBounds {
+                    anew,
+                    pass,
+                    deadline: budget.filter(|_| pass == 1).map(deadline),
+                    wanted: budget.map_or(Wanted::All, |_| wanted(&all, index)),
+                };
+                let measured = self.measure_pass(programs, &maker, series, &bounds)?;
+                all[index].passes.push(measured);
             }
         }
         Ok(all)
@@ -400,17 +487,23 @@ impl<'c> LocalMachine<'c> {
         }
     }
 
-    /// One pass over the kernels of a series, `pass` from 1; empty if there is nothing to measure.
+    /// One pass over the kernels of a series; empty if there is nothing to measure.
     fn measure_pass(
         &self,
         programs: &[&Program],
         maker: &KernelMaker<'_>,
         series: &Series,
-        anew: Option<usize>,
-        pass: usize,
+        bounds: &PassBounds,
     ) -> Result<Vec<KernelTime>, LocalError> {
+        let &PassBounds { anew, pass, .. } = bounds;
         let options = Options {
             family_max: anew.map_or(usize::MAX, |_| FAMILY_MAX),
+            deadline: bounds.deadline,
+            repeats: if self.is_rough() {
+                REPEATS_IN_BUDGET
+            } else {
+                REPEATS
+            },
             ..self.options(series.setting.at_work)
         };
         let working = match series.setting.at_work {
@@ -418,13 +511,17 @@ impl<'c> LocalMachine<'c> {
             ranks => format!("{ranks} at a time"),
         };
         let passes = anew.unwrap_or(PASSES);
+        let within = self.budget.whole().map_or_else(String::new, |time| {
+            format!(", at most {:.0} s in all", time.0)
+        });
         let progress = |done, all| {
-            let text =
-                format!("measured {done} of {all} kernels {working}, pass {pass} of {passes}");
+            let text = format!(
+                "measured {done} of {all} kernels {working}, pass {pass} of {passes}{within}"
+            );
             self.context.status(&text, done == all);
         };
-        let is_known = |key: &_| {
-            let is_known = anew.is_none() && series.known.has(key);
+        let is_known = |key: &KernelKey| {
+            let is_known = anew.is_none() && series.known.has(key) || !bounds.wanted.contains(key);
             if !is_known {
                 self.context.before_measuring();
             }
@@ -448,6 +545,11 @@ impl<'c> LocalMachine<'c> {
             if !measured.is_empty() {
                 let mut new = Measurements::default();
                 new.add(measured);
+                let setting = if self.is_rough() {
+                    rough(&setting)
+                } else {
+                    setting
+                };
                 self.keep(&setting, &new);
             }
         }
@@ -496,7 +598,11 @@ impl<'c> LocalMachine<'c> {
         }
         let mut groups = program.group_sizes();
         groups.retain(|&members| members <= self.ranks);
-        self.measure_groups((&groups, LinkSizes::of(program)), &self.links())
+        let mut sizes = LinkSizes::of(program);
+        if self.is_rough() {
+            sizes.collective = sizes.collective.min(COLLECTIVE_IN_BUDGET);
+        }
+        self.measure_groups((&groups, sizes), &self.links())
     }
 
     fn measure_groups(
@@ -572,10 +678,30 @@ fn cached(
     context: &Context,
     setting: &Conditions,
     links: &Conditions,
+    with_rough: bool,
 ) -> (Measurements, Measurements) {
-    let mut together = context.measurements(setting);
+    let mut together = kernels_of(context, setting, with_rough);
     together.links = context.measurements(links).links;
-    (together, context.measurements(&single(setting)))
+    (together, kernels_of(context, &single(setting), with_rough))
+}
+
+/// Measurements under a setting; on request rough ones where there are no others.
+fn kernels_of(context: &Context, setting: &Conditions, with_rough: bool) -> Measurements {
+    let whole = context.measurements(setting);
+    if !with_rough {
+        return whole;
+    }
+    let mut all = context.measurements(&rough(setting));
+    all.merge(&whole);
+    all
+}
+
+/// Under which conditions times of few repeats are kept, so that they never stand for others.
+fn rough(setting: &Conditions) -> Conditions {
+    Conditions {
+        backend: format!("{}, few repeats", setting.backend),
+        ..setting.clone()
+    }
 }
 
 /// Passes over the kernels of a setting.
@@ -584,6 +710,49 @@ struct Series {
     /// Earlier measurements.
     known: Measurements,
     passes: Vec<Vec<KernelTime>>,
+}
+
+/// What a pass measures.
+struct PassBounds {
+    /// All again, in so many passes.
+    anew: Option<usize>,
+    /// From 1.
+    pass: usize,
+    /// When no other kernel is begun.
+    deadline: Option<Instant>,
+    wanted: Wanted,
+}
+
+/// The kernels of a pass.
+enum Wanted {
+    All,
+    These(BTreeSet<KernelKey>),
+    /// Those of earlier measurements and of a first pass.
+    KnownOr(Measurements, BTreeSet<KernelKey>),
+}
+
+impl Wanted {
+    fn contains(&self, key: &KernelKey) -> bool {
+        match self {
+            Wanted::All => true,
+            Wanted::These(keys) => keys.contains(key),
+            Wanted::KnownOr(known, keys) => known.has(key) || keys.contains(key),
+        }
+    }
+}
+
+/// What the next pass of a series measures under a budget: in the first series whatever there is time for, in others what is
+/// known of the first, so that a kernel has all its times; later what was measured before.
+fn wanted(all: &[Series], index: usize) -> Wanted {
+    let keys = |pass: &Vec<KernelTime>| pass.iter().map(|one| one.key.clone()).collect();
+    match (all[index].passes.first(), index) {
+        (Some(first), _) => Wanted::These(keys(first)),
+        (None, 0) => Wanted::All,
+        (None, _) => {
+            let first = all[0].passes.first().map_or_else(BTreeSet::new, keys);
+            Wanted::KnownOr(all[0].known.clone(), first)
+        }
+    }
 }
 
 /// The same setting with one rank at work.

@@ -1,5 +1,6 @@
 //! `lower`: the program of a training under a strategy.
 
+use crate::budget::MeasuringBudget;
 use crate::input::InputRequest;
 use crate::local_machine;
 use crate::machine;
@@ -126,6 +127,7 @@ fn stages(
         (request.graph, &asked.training),
         InputRequest::IGNORED,
         (asked.memory, asked.kernels),
+        MeasuringBudget::default(),
     )?;
     let (machine, ranks) = (&*target.machine, asked.training.ranks);
     let room = target.reserve.room(machine.memory(ranks));

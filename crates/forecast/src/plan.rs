@@ -3,6 +3,7 @@
 pub mod figures;
 pub mod ties;
 
+use crate::budget::MeasuringBudget;
 use crate::explain::{self, Change, Explanation, Subject, simulated};
 use crate::input::{Dataset, InputRequest, InputSource};
 use crate::local_machine;
@@ -195,6 +196,7 @@ pub fn plan(context: &Context, request: &PlanRequest) -> Result<Planned, Plannin
         (&graph, training),
         request.input,
         (request.memory, None),
+        MeasuringBudget::of_search(request.budget),
     )?;
     let menu = target.machine.menu(ranks);
     // Settings of all candidates.

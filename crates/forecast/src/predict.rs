@@ -4,6 +4,7 @@ mod epoch;
 
 pub use epoch::{Epoch, EpochPrediction, OffloadRequest};
 
+use crate::budget::MeasuringBudget;
 use crate::compute_scale::ComputeScale;
 use crate::explain::{self, Explanation, Subject, simulated};
 use crate::input::{Dataset, InputRequest, InputSource, IoChoice};
@@ -184,12 +185,17 @@ fn step(
     graph: &Graph,
 ) -> Result<Predicted, PlanningError> {
     let training = &request.training;
+    let budget = match &request.strategy {
+        StrategyChoice::Auto(_) => MeasuringBudget::default(),
+        StrategyChoice::Given(_) => MeasuringBudget::unlimited(),
+    };
     let target = Target::new(
         context,
         (&request.machine, &request.software),
         (graph, training),
         request.input,
         (request.memory, request.kernels),
+        budget,
     )?;
     let strategy = match &request.strategy {
         StrategyChoice::Auto(statistics) => StrategyChoice::Auto(*statistics),

@@ -2,7 +2,8 @@
 
 use crate::planning::PlanningError;
 use crate::target::TargetMachine;
-use partita_lower::{Request, Strategy};
+use partita_lower::{Request, Strategy, lower};
+use partita_oracle::{KernelBasis, Prediction};
 use partita_plan::{PlanError, RankedStrategy, SearchRequest, Steps, balance, plan};
 use partita_program::Program;
 use partita_site::Context;
@@ -17,6 +18,9 @@ const PRUNE_FACTOR: f64 = 3.0;
 
 /// Tasks of all programs that are simulated to choose the layers of stages. A few seconds of a core.
 const TASKS_SIMULATED: usize = 250_000;
+
+/// Most candidates that are measured again after the search.
+const SETTLED_MAX: usize = 8;
 
 /// Limits of a search.
 #[derive(Clone, Copy, Debug)]
@@ -78,10 +82,56 @@ pub fn search(
         return Err(error);
     }
     match candidates {
-        Ok(candidates) => Ok(candidates),
+        Ok(mut candidates) => {
+            settle(context, training, machine, &mut candidates)?;
+            Ok(candidates)
+        }
         Err(PlanError::NoneFits { refused, .. }) => Ok(refused),
         Err(error @ (PlanError::Lower(_) | PlanError::Ended)) => Err(error.into()),
     }
+}
+
+/// Measures kernels of the best candidate that were estimated, until the best one has none, or the time for that is over: of
+/// many estimates the least is likely too low.
+///
+/// Errors: a failed measurement.
+fn settle(
+    context: &Context,
+    training: Request<'_>,
+    machine: &dyn TargetMachine,
+    candidates: &mut [RankedStrategy],
+) -> Result<(), PlanningError> {
+    for _ in 0..SETTLED_MAX {
+        let Some(best) = candidates.first_mut() else {
+            return Ok(());
+        };
+        let is_sure = |prediction: &Prediction| {
+            let bases = [KernelBasis::Estimated, KernelBasis::Extrapolated];
+            bases
+                .iter()
+                .all(|basis| !prediction.kernel_bases.contains_key(basis))
+        };
+        let is_settled = best.reason.is_some() || best.prediction.as_ref().is_none_or(is_sure);
+        if is_settled || context.is_cancelled() || !machine.settle() {
+            return Ok(());
+        }
+        let program = lower(&Request {
+            strategy: &best.strategy,
+            ..training
+        })?;
+        best.prediction = Some(machine.predict(&program)?);
+        candidates.sort_by(|a, b| order(a).total_cmp(&order(b)));
+    }
+    Ok(())
+}
+
+/// Candidates that fit come first, by the seconds of a step.
+fn order(candidate: &RankedStrategy) -> f64 {
+    let chosen = candidate
+        .prediction
+        .as_ref()
+        .filter(|_| candidate.reason.is_none());
+    chosen.map_or(f64::INFINITY, |prediction| prediction.iteration_seconds.0)
 }
 
 /// The strategy with layers for all stages. Open layers are chosen for the shortest predicted step that fits

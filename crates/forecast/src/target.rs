@@ -4,6 +4,7 @@ mod machines;
 
 pub use machines::{DescribedMachine, MeasuredMachine, TargetMachine};
 
+use crate::budget::MeasuringBudget;
 use crate::input::{Input, InputRequest};
 use crate::local_machine;
 use crate::machine;
@@ -18,6 +19,7 @@ use partita_plan::RankedStrategy;
 use partita_site::kernel_set::KernelSet;
 use partita_site::{Context, Ranks};
 use partita_space::{Bytes, Seconds};
+use std::sync::Arc;
 
 /// A machine with the software on it.
 pub struct Target<'c> {
@@ -35,7 +37,8 @@ pub struct Target<'c> {
 
 impl<'c> Target<'c> {
     /// The machine and the software of these names or files; `here` is this machine. Samples come from where `input`
-    /// says. `memory` is the limit of a rank, `kernels` are pinned, both by default as the machine has them.
+    /// says. `memory` is the limit of a rank, `kernels` are pinned, both by default as the machine has them. Kernels of this
+    /// machine are measured within `budget`.
     ///
     /// Errors: no such machine or software, too few devices, an unknown input rate, a precision that it lacks.
     pub fn new(
@@ -44,6 +47,7 @@ impl<'c> Target<'c> {
         (graph, training): (&Graph, &Training),
         input: InputRequest,
         (memory, kernels): (Option<Bytes>, Option<KernelSet>),
+        budget: MeasuringBudget,
     ) -> Result<Self, PlanningError> {
         let environment = context.environment();
         if machine::is_local(machine) {
@@ -54,7 +58,13 @@ impl<'c> Target<'c> {
             let (software, settings) = software::resolve(software, None, environment)?;
             let ranks = Ranks::threads(training.ranks, local_machine::THREADS);
             let input = Input::local(input);
-            let machine = MeasuredMachine::new(context, kernels, ranks, input.source, memory);
+            let machine = MeasuredMachine::new(
+                context,
+                (kernels, ranks),
+                input.source,
+                memory,
+                Arc::new(budget),
+            );
             return Ok(Self {
                 machine: Box::new(machine),
                 software,

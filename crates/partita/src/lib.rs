@@ -79,7 +79,7 @@
 //! A run file trains through [`train`]:
 //!
 //! ```
-//! use partita::{Context, Environment, MakeRequest, ShapesRequest, TrainRequest};
+//! use partita::{Context, Environment, MakeRequest, PredictionChoice, ShapesRequest, TrainRequest};
 //! use std::fs;
 //!
 //! let context = Context::new(Environment::default());
@@ -104,7 +104,7 @@
 //! fs::write(at("run.toml"), run)?;
 //! let request = TrainRequest {
 //!     run_file: at("run.toml").into(),
-//!     no_prediction: true,
+//!     prediction: PredictionChoice::Never,
 //!     ..TrainRequest::default()
 //! };
 //! let trained = partita::train(&context, &request)?.expect("ranks are threads");
@@ -172,11 +172,11 @@ pub use partita_training::{
     ConvertRequest, ConvertResult, EarlyStopping, EndReason, EndRules, EndedEarly, EpochResult,
     EvaluateResult, ForwardRequest, ImportModelError, ImportRequest, ImportResult, ImportedLayer,
     InferRequest, InferResult, KernelAxes, LISTENING, LastCheckpoint, MemoryResult, MetricsFormat,
-    Mismatch, OffloadConfig, OffloadError, OutputError, Peak, PhysicalError, PredictionUnits,
-    Processes, ResultFiles, ResumeError, ResumeFrom, RunFile, RunFileError, RunResult,
-    SampleOptions, SampleResult, Selection, ServeRequest, StartWeights, StoreConfig, StoreError,
-    StoreKind, Target, TargetError, TargetResult, TaskResult, TilesAsked, TilesResult, TrainConfig,
-    TrainData, TrainError, TrainRequest, Trained, Trainer, TrainingState, Utilization,
+    Mismatch, OffloadConfig, OffloadError, OutputError, Peak, PhysicalError, PredictionChoice,
+    PredictionUnits, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile, RunFileError,
+    RunResult, SampleOptions, SampleResult, Selection, ServeRequest, StartWeights, StoreConfig,
+    StoreError, StoreKind, Target, TargetError, TargetResult, TaskResult, TilesAsked, TilesResult,
+    TrainConfig, TrainData, TrainError, TrainRequest, Trained, Trainer, TrainingState, Utilization,
     ValidationResult, VolumeMode, WeightForm, WeightNames, WeightTensor, WeightsError,
     convert_weights, evaluate, evaluate_on, import, infer, infer_on, serve, train,
 };

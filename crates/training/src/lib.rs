@@ -17,11 +17,11 @@ pub use train::{
     ConvertRequest, ConvertResult, EarlyStopping, EndReason, EndRules, EndedEarly, EpochResult,
     EvaluateResult, ForwardRequest, InferRequest, InferResult, LISTENING, LastCheckpoint,
     MemoryResult, MetricsFormat, Mismatch, OffloadConfig, OffloadError, OutputError, Peak,
-    PhysicalError, PredictionUnits, Processes, ResultFiles, ResumeError, ResumeFrom, RunFile,
-    RunFileError, RunResult, SampleOptions, SampleResult, ServeRequest, StartWeights, StoreConfig,
-    StoreError, StoreKind, Target, TargetError, TargetResult, TaskResult, TilesAsked, TilesResult,
-    TrainConfig, TrainData, TrainError, TrainRequest, Trained, Trainer, TrainingState, Utilization,
-    ValidationResult, VolumeMode, WeightTensor, convert_weights, evaluate, evaluate_on, infer,
-    infer_on, serve, train,
+    PhysicalError, PredictionChoice, PredictionUnits, Processes, ResultFiles, ResumeError,
+    ResumeFrom, RunFile, RunFileError, RunResult, SampleOptions, SampleResult, ServeRequest,
+    StartWeights, StoreConfig, StoreError, StoreKind, Target, TargetError, TargetResult,
+    TaskResult, TilesAsked, TilesResult, TrainConfig, TrainData, TrainError, TrainRequest, Trained,
+    Trainer, TrainingState, Utilization, ValidationResult, VolumeMode, WeightTensor,
+    convert_weights, evaluate, evaluate_on, infer, infer_on, serve, train,
 };
 pub use weights::{KernelAxes, NoKernelAxes, Selection, WeightForm, WeightNames, WeightsError};

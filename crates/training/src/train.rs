@@ -57,7 +57,7 @@ pub use record::{
     BestResult, ClassResult, Classification, EndReason, EndedEarly, EpochResult, MemoryResult,
     PhysicalError, ResultFiles, RunResult, TargetError, TargetResult, TaskResult, ValidationResult,
 };
-pub use run::TrainRequest;
+pub use run::{PredictionChoice, TrainRequest};
 pub use run_file::{RunFile, StartWeights, TrainConfig};
 pub use section::RunFileError;
 pub use store::{StoreConfig, StoreError, StoreKind};
@@ -78,8 +78,8 @@ use output::{Output, RunSize};
 use partita_data::order::epoch_samples;
 use partita_data::{Dataset, Split, TargetRecord};
 use partita_forecast::{
-    DescribedMachine, InputSource, MeasuredMachine, StrategyChoice, TargetMachine, accumulating,
-    launched, micro_note, model, search,
+    DescribedMachine, InputSource, MeasuredMachine, MeasuringBudget, StrategyChoice, TargetMachine,
+    accumulating, launched, micro_note, model, search,
 };
 use partita_formats::DType;
 use partita_graph::{Graph, initial_part};
@@ -157,7 +157,9 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
     let room = store::room(&run, &dataset, limit.bytes);
     let menu = launch.menu(run.rank_config())?;
     let model = &graph;
-    let choose = |beside| chosen(launch, (&run, machine), model, stored, (room, beside));
+    let budget = Arc::new(measuring_budget(&run, &sampling));
+    let by = (machine, &budget);
+    let choose = |beside| chosen(launch, (&run, by), model, stored, (room, beside));
     let strategy = choose(Bytes(0))?;
     let crowded = oversubscription(local, run.threads, cores);
     let micro = micro_note(&strategy, &graph, run.accumulate);
@@ -197,6 +199,7 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
         session: &session,
         loading: &loading,
         costs: machine.map(|machine| &*machine.costs),
+        budget: &budget,
         resume: resume.as_ref(),
         start: start.as_ref(),
         offload: &offload,
@@ -207,19 +210,31 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
     trained(run_session(&task, &strategy, warnings)?, &session)
 }
 
+/// Time for measurements before a run: as given, or a share of the run; all that a prediction that was asked for needs.
+fn measuring_budget(run: &Run, sampling: &Sampling) -> MeasuringBudget {
+    match (run.budget, run.prediction) {
+        (Some(time), _) => MeasuringBudget::of(time),
+        (None, PredictionChoice::Asked) if !run.has_open_strategy() => MeasuringBudget::unlimited(),
+        (None, _) => {
+            let [training, _] = run.samples(sampling);
+            MeasuringBudget::of_training((run.epochs * training.div_ceil(run.batch)) as u64)
+        }
+    }
+}
+
 /// The strategy of a run, for what is left of the memory of a rank beside other things.
 fn chosen(
     launch: &Launch<'_>,
-    (run, machine): (&Run, Option<&DescribedMachine>),
+    (run, (machine, budget)): (&Run, (Option<&DescribedMachine>, &Arc<MeasuringBudget>)),
     graph: &Graph,
     stored: DType,
     (room, beside): (Bytes, Bytes),
 ) -> Result<Strategy, TrainError> {
-    let measures = machine.is_none() && is_open(&run.strategy);
+    let measures = machine.is_none() && run.has_open_strategy();
     let room = Bytes(room.0.saturating_sub(beside.0));
     let context = launch.context();
     launched::choose_strategy(launch, run.rank_config(), measures, |here| {
-        strategy(context, run, graph, stored, room, (here, machine))
+        strategy(context, run, graph, stored, room, (here, machine, budget))
     })
 }
 
@@ -364,6 +379,8 @@ struct Task<'r, 's> {
     loading: &'r Loading,
     /// Of a machine file, if the run names one.
     costs: Option<&'r dyn Costs>,
+    /// Time for measurements before the run.
+    budget: &'r Arc<MeasuringBudget>,
     /// The checkpoint from which it resumes.
     resume: Option<&'r Resume>,
     /// Weights to start from, if the run file names some.
@@ -462,14 +479,6 @@ fn identity(run: &Run, session: &Session<'_>, preprocessing: &Preprocessing) -> 
     )
 }
 
-/// Whether a strategy, or the layers of its stages, are chosen by what messages take.
-fn is_open(strategy: &StrategyChoice) -> bool {
-    match strategy {
-        StrategyChoice::Auto(_) => true,
-        StrategyChoice::Given(strategy) => !strategy.stages.is_empty() && !strategy.has_layers(),
-    }
-}
-
 /// What can be checked before a strategy is chosen.
 fn check_request(
     launch: &Launch<'_>,
@@ -497,7 +506,7 @@ fn strategy(
     graph: &Graph,
     stored: DType,
     memory: Bytes,
-    (here, described): (Ranks, Option<&DescribedMachine>),
+    (here, described, budget): (Ranks, Option<&DescribedMachine>, &Arc<MeasuringBudget>),
 ) -> Result<Strategy, TrainError> {
     let strategy = match &run.strategy {
         StrategyChoice::Auto(statistics) => {
@@ -507,7 +516,7 @@ fn strategy(
                 ..run.clone()
             };
             let (part, by) = ((&part, *statistics), (here, described));
-            let one = choose::choose_strategy(context, part, graph, stored, memory, by)?;
+            let one = choose::choose_strategy(context, part, graph, stored, memory, by, budget)?;
             let all = accumulating(one, run.accumulate);
             all.check(graph, run.batch)?;
             return Ok(all);
@@ -517,7 +526,8 @@ fn strategy(
     let menu = context.menu(run.kernels, &here);
     let request = programs::request(run, graph, strategy, stored, &*menu);
     let input = InputSource::Ignored;
-    let measured = MeasuredMachine::new(context, run.kernels, here, input, None);
+    let by = (run.kernels, here);
+    let measured = MeasuredMachine::new(context, by, input, None, Arc::clone(budget));
     let machine = described.map_or(&measured as &dyn TargetMachine, |machine| machine);
     Ok(search::staged(context, &request, memory, machine)?)
 }
@@ -656,12 +666,13 @@ fn footprints(task: &Task<'_, '_>) -> Vec<Footprint> {
 /// Predicts the program, if that is asked for.
 fn predict(task: &Task<'_, '_>) -> Result<Option<Prediction>, TrainError> {
     let program = task.session.main_program();
-    match (task.run.is_predicted, task.costs) {
+    match (task.run.is_predicted(), task.costs) {
         (false, _) => Ok(None),
         (true, Some(costs)) => launched::predict_described(task.launch, program, costs),
         (true, None) => {
-            let input = task.run.store.input();
-            launched::predict_measured(task.launch, program, task.run.rank_config(), input)
+            let (config, input) = (task.run.rank_config(), task.run.store.input());
+            let budget = Arc::clone(task.budget);
+            launched::predict_measured(task.launch, program, config, input, budget)
         }
     }
 }
@@ -691,7 +702,7 @@ impl<'r> Task<'r, '_> {
         let run = self.run;
         let machine = run.machine.as_deref();
         let config = run.rank_config();
-        UtilizationScale::of(self.launch, self.graph, config, machine, run.is_predicted)
+        UtilizationScale::of(self.launch, self.graph, config, machine, run.is_predicted())
     }
 
     /// The losses of the steps before the first one, of a checkpoint if it knows them.

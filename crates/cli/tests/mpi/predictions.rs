@@ -25,7 +25,7 @@ fn processes_are_predicted_and_calibrated() {
         };
         let _alone = alone();
         let case = Case::new(4, "20 s");
-        let run = ["train", "run.toml", "--strategy", "data=2"];
+        let run = ["train", "run.toml", "--strategy", "data=2", "--prediction"];
         let result = value(&launcher, case.folder(), &run);
         let iteration = &result["comparison"]["iteration"];
         let seconds = |key: &str| iteration[key].as_f64().unwrap_or_default();

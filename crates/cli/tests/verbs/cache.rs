@@ -249,7 +249,7 @@ fn what_killed_processes_leave_is_cleaned_up_and_does_no_harm() {
 
 /// Trains with a cache, and gives what is told about it.
 fn trained(folder: &Path, cache: &Path) -> String {
-    let mut command = partita(&["train", "run.toml", "--json"]);
+    let mut command = partita(&["train", "run.toml", "--json", "--prediction"]);
     command.current_dir(folder).env("XDG_CACHE_HOME", cache);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", error_text(&output));

@@ -1,5 +1,6 @@
 //! Machines on which programs are costed: described or measured.
 
+use crate::budget::MeasuringBudget;
 use crate::explain::simulated;
 use crate::input::InputSource;
 use crate::local_machine::{self, LocalError, LocalMachine};
@@ -58,6 +59,12 @@ pub trait TargetMachine {
 
     /// Lower bound of the time of a step from the body of one rank; 0 where nothing is known.
     fn lower_bound(&self, body: &Body, rank: Rank, mesh: &Mesh) -> Seconds;
+
+    /// Whether more kernels of a program that was costed can be measured; from then on, time that was kept for the best
+    /// programs may be used.
+    fn settle(&self) -> bool {
+        false
+    }
 
     /// Costs of the stages of programs of this many ranks.
     ///
@@ -159,6 +166,7 @@ pub struct MeasuredMachine<'c> {
     ranks: Ranks,
     input: InputSource,
     memory: Option<Bytes>,
+    budget: Arc<MeasuringBudget>,
     /// Memory that is available to all ranks together.
     available: Bytes,
     /// Measurements of the ranks of the last program.
@@ -170,10 +178,10 @@ impl<'c> MeasuredMachine<'c> {
     /// available memory divided by the ranks).
     pub fn new(
         context: &'c Context,
-        kernels: KernelSet,
-        ranks: Ranks,
+        (kernels, ranks): (KernelSet, Ranks),
         input: InputSource,
         memory: Option<Bytes>,
+        budget: Arc<MeasuringBudget>,
     ) -> Self {
         Self {
             context,
@@ -181,6 +189,7 @@ impl<'c> MeasuredMachine<'c> {
             ranks,
             input,
             memory,
+            budget,
             available: local_machine::memory(context, 1),
             measured: RefCell::new(None),
         }
@@ -205,9 +214,9 @@ impl<'c> MeasuredMachine<'c> {
         let (_, here) = match measured.take() {
             Some((count, here)) if count == ranks => measured.insert((count, here)),
             Some(_) | None => {
-                let here =
-                    LocalMachine::of(self.context, self.kernels, self.ranks(ranks), self.input)?;
-                measured.insert((ranks, here))
+                let ranks_here = self.ranks(ranks);
+                let here = LocalMachine::of(self.context, self.kernels, ranks_here, self.input)?;
+                measured.insert((ranks, here.within(Arc::clone(&self.budget))))
             }
         };
         Ok(ask(here))
@@ -261,6 +270,10 @@ impl TargetMachine for MeasuredMachine<'_> {
     fn lower_bound(&self, body: &Body, rank: Rank, mesh: &Mesh) -> Seconds {
         let bound = |here: &mut LocalMachine<'_>| rank_seconds(body, rank, mesh, &here.known());
         self.with(mesh.ranks(), bound).unwrap_or_default()
+    }
+
+    fn settle(&self) -> bool {
+        self.budget.settle()
     }
 
     fn stages(&self, ranks: usize) -> Result<Box<dyn StageCosts + '_>, PlanningError> {

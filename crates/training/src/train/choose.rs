@@ -5,7 +5,7 @@ use super::programs;
 use super::run::Run;
 use partita_forecast::search::{Limits, search};
 use partita_forecast::{
-    DescribedMachine, MeasuredMachine, StrategyChoice, TargetMachine, micro_note,
+    DescribedMachine, MeasuredMachine, MeasuringBudget, StrategyChoice, TargetMachine, micro_note,
 };
 use partita_formats::DType;
 use partita_graph::{Graph, count};
@@ -14,12 +14,13 @@ use partita_plan::RankedStrategy;
 use partita_site::launch::Launch;
 use partita_site::{Context, Event, Ranks};
 use partita_space::Bytes;
+use std::sync::Arc;
 
 /// Strategies that `auto` chooses at most for what a run needs.
 const CHOICES: usize = 4;
 
 /// The strategy for `auto`: the one with the shortest predicted step that fits in `memory`, by the costs of a machine
-/// file, or on this machine, measuring what is missing.
+/// file, or on this machine, measuring what is missing within the budget.
 ///
 /// Errors: no strategy fits, or a failed measurement.
 pub fn choose_strategy(
@@ -29,6 +30,7 @@ pub fn choose_strategy(
     stored: DType,
     memory: Bytes,
     (here, described): (Ranks, Option<&DescribedMachine>),
+    budget: &Arc<MeasuringBudget>,
 ) -> Result<Strategy, TrainError> {
     let ranks = run.ranks;
     let first = first_fitting(run, statistics, graph)?;
@@ -45,7 +47,8 @@ pub fn choose_strategy(
     asked.batch_norm = statistics;
     let request = programs::request(run, graph, &asked, stored, &*menu);
     let input = run.store.input();
-    let measured = MeasuredMachine::new(context, run.kernels, here, input, None);
+    let by = (run.kernels, here);
+    let measured = MeasuredMachine::new(context, by, input, None, Arc::clone(budget));
     let machine = described.map_or(&measured as &dyn TargetMachine, |machine| machine);
     let within = |memory: Bytes, micro_statistics| {
         let limits = Limits {

@@ -4,7 +4,7 @@ use super::error::{Mismatch, TrainError};
 use super::memory::MemoryLimit;
 use super::per_sample::PerSample;
 use super::preparation::buffer_bytes;
-use super::run::{Run, TrainRequest};
+use super::run::{PredictionChoice, Run, TrainRequest};
 use super::run_file::RunFile;
 use super::statistics::{self, KeptSteps};
 use super::tiling::{self, TilesAsked, TilesResult};
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::weights::{LoadedWeights, Selection, WeightFile};
 use partita_data::{Dataset, Split, TargetRecord};
-use partita_forecast::{launched, model};
+use partita_forecast::{MeasuringBudget, launched, model};
 use partita_formats::{DType, DataError};
 use partita_graph::Graph;
 use partita_input::{Loading, PredictionShape, Preprocessing, Sampling, TilePlan, Tiling, Waker};
@@ -205,7 +205,7 @@ impl Forward {
             strategy: request.strategy.clone(),
             device: request.device,
             library_collectives: request.library_collectives,
-            no_prediction: true,
+            prediction: PredictionChoice::Never,
             ..TrainRequest::default()
         };
         let (output, trained_on) = (file.output.clone(), file.data.clone());
@@ -426,9 +426,17 @@ impl Forward {
         let (local, cores) = launch.local(run.ranks, &host);
         let limit = MemoryLimit::of_rank(run, &host, local);
         let menu = launch.menu(run.rank_config())?;
+        let budget = Arc::new(MeasuringBudget::default());
         let strategy = launched::choose_strategy(launch, run.rank_config(), false, |here| {
             programs::check_given(run, graph, None)?;
-            strategy(context, run, graph, stored, limit.bytes, (here, None))
+            strategy(
+                context,
+                run,
+                graph,
+                stored,
+                limit.bytes,
+                (here, None, &budget),
+            )
         })?;
         if launch.is_first() && !self.is_part {
             let crowded = oversubscription(local, run.threads, cores);

@@ -9,8 +9,8 @@ use super::preparation::SampleOptions;
 use super::run_file::{RunFile, StartWeights, TrainConfig};
 use super::store::config::{StoreConfig, StoreKind};
 use partita_data::Split;
-use partita_forecast::StrategyChoice;
 use partita_forecast::model::TrainModel;
+use partita_forecast::{StrategyChoice, machine};
 use partita_graph::Loss;
 use partita_input::{CheckScope, Sampling};
 use partita_mpi::Collectives;
@@ -23,8 +23,20 @@ use partita_site::{Context, Environment, RankConfig};
 use partita_space::{Bytes, Seconds};
 use std::path::{Path, PathBuf};
 
+/// Whether a training predicts the times of its steps before they are run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PredictionChoice {
+    /// Where that takes no measurements beyond those of a choice: by a machine file, or after a choice of the strategy.
+    #[default]
+    Usual,
+    /// In any case. Kernels and links are measured first.
+    Asked,
+    /// Never.
+    Never,
+}
+
 /// A training run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrainRequest {
     /// The run file.
     pub run_file: PathBuf,
@@ -52,8 +64,10 @@ pub struct TrainRequest {
     pub library_collectives: bool,
     /// Replace a run in `output`.
     pub overwrite: bool,
-    /// Do not predict times.
-    pub no_prediction: bool,
+    /// Whether times are predicted.
+    pub prediction: PredictionChoice,
+    /// Time for measurements of kernels before the run; default: a tenth of the training, at most two minutes.
+    pub budget: Option<Seconds>,
     /// Overrides its `check_data`.
     pub check_data: Option<CheckScope>,
     /// The checkpoint from which it resumes.
@@ -149,7 +163,9 @@ pub struct Run {
     /// Files of metrics.
     pub metrics: Vec<MetricsFormat>,
     /// Whether times are predicted before the run.
-    pub is_predicted: bool,
+    pub prediction: PredictionChoice,
+    /// Time for measurements of kernels before it, if given.
+    pub budget: Option<Seconds>,
     /// When checkpoints are written, and which are kept.
     pub checkpoint: CheckpointConfig,
     /// What is done in processes of its own.
@@ -236,7 +252,8 @@ impl Run {
             collectives,
             threads: request.threads.unwrap_or(file.threads),
             overwrite: file.overwrite || request.overwrite,
-            is_predicted: !request.no_prediction,
+            prediction: request.prediction,
+            budget: request.budget,
             checkpoint: file.checkpoint,
             offload: file.offload,
             is_resumed: false,
@@ -274,6 +291,30 @@ impl Run {
             freeze: file.freeze,
             freeze_statistics: file.freeze_statistics,
         })
+    }
+
+    /// Whether times are predicted before the run.
+    pub fn is_predicted(&self) -> bool {
+        let is_described = || {
+            self.machine
+                .as_deref()
+                .is_some_and(|name| !machine::is_local(name))
+        };
+        match self.prediction {
+            PredictionChoice::Usual => self.has_open_strategy() || is_described(),
+            PredictionChoice::Asked => true,
+            PredictionChoice::Never => false,
+        }
+    }
+
+    /// Whether the strategy, or the layers of its stages, are chosen by costs.
+    pub fn has_open_strategy(&self) -> bool {
+        match &self.strategy {
+            StrategyChoice::Auto(_) => true,
+            StrategyChoice::Given(strategy) => {
+                !strategy.stages.is_empty() && !strategy.has_layers()
+            }
+        }
     }
 
     /// Where files are that a run removes at its end.

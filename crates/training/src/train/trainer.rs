@@ -3,7 +3,7 @@
 use super::checkpoint::{CheckpointConfig, ResumeFrom};
 use super::error::TrainError;
 use super::record::EpochResult;
-use super::run::{Run, TrainRequest, join_with};
+use super::run::{PredictionChoice, Run, TrainRequest, join_with};
 use super::run_file::{RunFile, TrainConfig};
 use super::{Trained, train_with};
 use partita_data::{ArraySource, Dataset, SampleSource};
@@ -121,7 +121,7 @@ impl Trainer {
             output: None,
             config,
             request: TrainRequest {
-                no_prediction: true,
+                prediction: PredictionChoice::Never,
                 ..TrainRequest::default()
             },
             on_epoch: None,
@@ -157,7 +157,7 @@ impl Trainer {
     /// The same with a prediction of times, which are measured first.
     #[must_use]
     pub fn predicting(mut self) -> Self {
-        self.request.no_prediction = false;
+        self.request.prediction = PredictionChoice::Asked;
         self
     }
 

@@ -1,6 +1,6 @@
 //! How much of the arithmetic of the devices a training uses, and which rank computes longest.
 
-use partita_forecast::{InputSource, LocalMachine, machine};
+use partita_forecast::{InputSource, LocalMachine, MeasuringBudget, machine};
 use partita_graph::{Graph, count};
 use partita_program::{Lane, Program};
 use partita_session::Outcome;
@@ -9,6 +9,7 @@ use partita_site::kernel_set::KernelSet;
 use partita_site::launch::Launch;
 use partita_space::{Flops, FlopsPerSecond, Rank, Seconds};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// The peak of the device of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -92,13 +93,9 @@ fn peak_here(launch: &Launch<'_>, config: RankConfig) -> Option<Peak> {
         return None;
     }
     let ranks = launch.on_this_host(config).ok()?;
-    let here = LocalMachine::of(
-        launch.context(),
-        config.kernels,
-        ranks,
-        InputSource::Ignored,
-    )
-    .ok()?;
+    let (context, input) = (launch.context(), InputSource::Ignored);
+    let here = LocalMachine::of(context, config.kernels, ranks, input).ok()?;
+    let here = here.within(Arc::new(MeasuringBudget::default()));
     Some(Peak {
         flops_per_second: here.fastest_kernel()?,
         source: "the fastest kernel measured here, with all ranks at work".to_owned(),

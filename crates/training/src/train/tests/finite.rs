@@ -1,7 +1,7 @@
 //! What is saved is finite, and what makes it otherwise is named.
 
 use super::command::case;
-use crate::train::TrainRequest;
+use crate::train::{PredictionChoice, TrainRequest};
 use partita_data::{DatasetSpec, DatasetWriter, Kind, Split};
 use partita_formats::{DType, Layout, Samples};
 use partita_input::CheckScope;
@@ -71,7 +71,7 @@ fn failure(
     write_floats(&folder.path().join("set"), validation, voxel);
     let request = TrainRequest {
         run_file: folder.path().join("run.toml"),
-        no_prediction: true,
+        prediction: PredictionChoice::Never,
         check_data: Some(CheckScope::None),
         ..TrainRequest::default()
     };
@@ -132,7 +132,7 @@ fn refused(replaced: &[(&str, &str)], voxel: impl Fn(u64, usize) -> f32) -> Stri
     write_floats(&folder.path().join("set"), 2, voxel);
     let request = TrainRequest {
         run_file: folder.path().join("run.toml"),
-        no_prediction: true,
+        prediction: PredictionChoice::Never,
         ..TrainRequest::default()
     };
     let error = super::train(&request, Silent, &Arc::default()).unwrap_err();
@@ -176,7 +176,7 @@ fn a_constant_channel_is_a_warning() {
     });
     let request = TrainRequest {
         run_file: folder.path().join("run.toml"),
-        no_prediction: true,
+        prediction: PredictionChoice::Never,
         ..TrainRequest::default()
     };
     let trained = super::train(&request, Silent, &Arc::default());
@@ -264,7 +264,7 @@ fn the_layer_is_found_from_the_last_checkpoint_on() {
     fs::write(&run, text).unwrap();
     let request = TrainRequest {
         run_file: run,
-        no_prediction: true,
+        prediction: PredictionChoice::Never,
         ..TrainRequest::default()
     };
     let error = super::train(&request, Silent, &Arc::default()).unwrap_err();

@@ -1,7 +1,7 @@
 //! Trainings with activations in bf16 and f16.
 
 use super::command::case;
-use crate::train::{ResumeFrom, TrainRequest};
+use crate::train::{PredictionChoice, ResumeFrom, TrainRequest};
 use partita_site::{Context, Environment, Silent};
 use serde_json::Value;
 use std::fs;
@@ -24,7 +24,7 @@ fn trained(kernels: &str, precision: &str, strategy: &str) -> (TempDir, Value) {
         run_file: folder.path().join("run.toml"),
         strategy: Some(strategy.to_owned()),
         ranks: Some(2),
-        no_prediction: true,
+        prediction: PredictionChoice::Never,
         ..TrainRequest::default()
     };
     let trained = crate::train::train(&context, &request).unwrap();
@@ -36,7 +36,7 @@ fn trained(kernels: &str, precision: &str, strategy: &str) -> (TempDir, Value) {
 fn error_of(folder: &TempDir) -> String {
     let request = TrainRequest {
         run_file: folder.path().join("run.toml"),
-        no_prediction: true,
+        prediction: PredictionChoice::Never,
         ..TrainRequest::default()
     };
     let error = super::train(&request, Silent, &Arc::default()).unwrap_err();
@@ -93,7 +93,7 @@ fn a_resumed_training_goes_on_with_its_loss_scale() {
     ]);
     let request = TrainRequest {
         run_file: folder.path().join("run.toml"),
-        no_prediction: true,
+        prediction: PredictionChoice::Never,
         ..TrainRequest::default()
     };
     let context = Context::new(Environment {
@@ -182,7 +182,7 @@ fn a_run_that_ended_before_its_first_checkpoint_begins_anew() {
     let file = folder.path().join("run.toml");
     let request = TrainRequest {
         run_file: file.clone(),
-        no_prediction: true,
+        prediction: PredictionChoice::Never,
         resume: ResumeFrom::Auto,
         ..TrainRequest::default()
     };

@@ -2,8 +2,8 @@
 
 use super::classes::write;
 use crate::train::{
-    EvaluateResult, ForwardRequest, InferRequest, PredictionUnits, ResumeFrom, TrainRequest,
-    evaluate, infer, train,
+    EvaluateResult, ForwardRequest, InferRequest, PredictionChoice, PredictionUnits, ResumeFrom,
+    TrainRequest, evaluate, infer, train,
 };
 use partita_data::{DatasetSpec, DatasetWriter, Kind, Split};
 use partita_formats::{DType, Layout, Samples};
@@ -75,7 +75,7 @@ impl Case {
     fn train(&self, resume: ResumeFrom) -> Result<(), String> {
         let request = TrainRequest {
             run_file: self.at("run.toml"),
-            no_prediction: true,
+            prediction: PredictionChoice::Never,
             resume,
             ..TrainRequest::default()
         };

@@ -2,8 +2,8 @@
 
 use super::classes::write;
 use crate::train::{
-    ConvertRequest, ForwardRequest, InferRequest, PredictionUnits, ResumeFrom, TrainRequest,
-    convert_weights, evaluate, infer, train,
+    ConvertRequest, ForwardRequest, InferRequest, PredictionChoice, PredictionUnits, ResumeFrom,
+    TrainRequest, convert_weights, evaluate, infer, train,
 };
 use crate::weights::{Selection, WeightForm, WeightNames};
 use partita_input::PredictionKind;
@@ -93,7 +93,7 @@ impl Case {
     fn train(&self, resume: ResumeFrom) -> Result<Value, String> {
         let request = TrainRequest {
             run_file: self.at("run.toml"),
-            no_prediction: true,
+            prediction: PredictionChoice::Never,
             resume,
             ..TrainRequest::default()
         };

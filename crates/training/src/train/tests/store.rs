@@ -2,7 +2,9 @@
 
 use super::command::case;
 use crate::train::store::has_space;
-use crate::train::{ResumeFrom, StoreConfig, StoreError, StoreKind, TrainError, TrainRequest};
+use crate::train::{
+    PredictionChoice, ResumeFrom, StoreConfig, StoreError, StoreKind, TrainError, TrainRequest,
+};
 use partita_site::Silent;
 use partita_space::Bytes;
 use serde_json::Value;
@@ -23,7 +25,7 @@ struct Run {
 
 fn run(folder: &TempDir, request: &TrainRequest) -> Result<Run, TrainError> {
     let request = TrainRequest {
-        no_prediction: true,
+        prediction: PredictionChoice::Never,
         ..request.clone()
     };
     predicted(folder, &request)

@@ -2,8 +2,8 @@
 
 use super::command::{MODEL, TARGETS, case, samples};
 use crate::train::{
-    EndReason, OffloadConfig, Processes, SampleOptions, TrainConfig, TrainData, TrainError,
-    TrainRequest, Trained, Trainer, train,
+    EndReason, OffloadConfig, PredictionChoice, Processes, SampleOptions, TrainConfig, TrainData,
+    TrainError, TrainRequest, Trained, Trainer, train,
 };
 use partita_data::{
     Answers, ArraySource, Dataset, SampleSource, SourceError, SourceTargets, Split, SplitArrays,
@@ -97,7 +97,7 @@ fn arrays_train_bit_for_bit_as_a_run_file_and_a_stored_dataset() {
         let folder = case(&[("ranks = 2", &count), ("\"depth=2\"", &quoted)]);
         let request = TrainRequest {
             run_file: folder.path().join("run.toml"),
-            no_prediction: true,
+            prediction: PredictionChoice::Never,
             ..TrainRequest::default()
         };
         let of_file = train(&context(), &request).unwrap().unwrap();

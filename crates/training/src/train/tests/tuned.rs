@@ -1,7 +1,7 @@
 //! Trainings pin what was measured to be the fastest, and still learn the same.
 
 use super::command::case;
-use crate::train::TrainRequest;
+use crate::train::{PredictionChoice, TrainRequest};
 use partita_forecast::{FLOATS, LowerRequest, StrategyChoice, Training, TuneRequest, lower, tune};
 use partita_program::{ProgramKind, Work};
 use partita_site::kernel_set::{KernelSet, Precision};
@@ -55,7 +55,7 @@ fn losses(folder: &TempDir, device: KernelSet, strategy: &str) -> Vec<f64> {
         strategy: Some(strategy.to_owned()),
         ranks: Some(2),
         overwrite: true,
-        no_prediction: true,
+        prediction: PredictionChoice::Never,
         ..TrainRequest::default()
     };
     let trained = crate::train::train(&context, &request).unwrap();
