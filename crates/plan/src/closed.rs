@@ -279,13 +279,14 @@ fn is_whole(strategy: &Strategy) -> bool {
     })
 }
 
-/// The nodes of each row; those before the first layer with weights belong to it.
+/// The nodes of each row; those before the first layer with weights belong to it. A model without weights has one row.
 fn rows_of_nodes(graph: &Graph) -> Vec<Range<usize>> {
     let nodes = graph.nodes.len();
     let weighted = (0..nodes).filter(|&at| graph.nodes[at].op.has_weights());
     let mut starts: Vec<usize> = weighted.collect();
-    if let Some(first) = starts.first_mut() {
-        *first = 0;
+    match starts.first_mut() {
+        Some(first) => *first = 0,
+        None => starts.push(0),
     }
     let ends = starts.iter().skip(1).copied().chain([nodes]);
     starts
