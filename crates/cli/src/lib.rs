@@ -10,6 +10,7 @@ mod draft;
 mod error;
 mod interrupt;
 mod number;
+mod printable;
 mod requests;
 mod screen;
 mod serve;
@@ -20,7 +21,10 @@ use args::Arguments;
 use clap::Parser;
 use error::{CliError, exit_code};
 use partita::{Context, Environment, EnvironmentError, ErrorKind, RunFile, TrainData};
+use partita_space::printable::{lines, message};
+use printable::Printable;
 use screen::{Screen, warn};
+use std::borrow::Cow;
 use std::env;
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -44,12 +48,12 @@ pub fn run_arguments(
     let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help and version are such errors too, with code 0. Errors of a closed pipe are ignored.
-            let _ = error.print();
+            // Help and version are such errors too, with code 0.
+            print_usage(&error);
             return u8::try_from(error.exit_code()).unwrap_or(2);
         }
     };
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(Printable::new(io::stdout().lock()));
     let answer = run(&arguments, serve, &mut out).and_then(|()| Ok(out.flush()?));
     match answer {
         Ok(()) | Err(CliError::ClosedPipe) => 0,
@@ -60,6 +64,16 @@ pub fn run_arguments(
             warn(&error.to_string());
             error.exit_code()
         }
+    }
+}
+
+/// Prints help, or what is wrong with arguments. These may be names of files, with anything in them.
+fn print_usage(error: &clap::Error) {
+    let plain = error.render().to_string();
+    match lines(&plain) {
+        // Errors of a closed pipe are ignored.
+        Cow::Borrowed(_) => drop(error.print()),
+        Cow::Owned(escaped) => drop(io::stderr().write_all(escaped.as_bytes())),
     }
 }
 
@@ -87,7 +101,7 @@ impl From<CliError> for Refusal {
     fn from(error: CliError) -> Self {
         Self {
             code: error.exit_code(),
-            text: error.to_string(),
+            text: message(&error.to_string()),
             is_reported: matches!(error, CliError::AlreadyReported(_)),
         }
     }
@@ -101,7 +115,7 @@ fn parse<A: Into<OsString> + Clone>(
     let words = std::iter::once(OsString::from("partita")).chain(words);
     Arguments::try_parse_from(words).map_err(|error| Refusal {
         code: u8::try_from(error.exit_code()).unwrap_or(2),
-        text: error.to_string(),
+        text: lines(&error.to_string()).into_owned(),
         is_reported: false,
     })
 }

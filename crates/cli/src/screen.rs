@@ -4,6 +4,7 @@ mod training;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use partita::{Event, Progress};
+use partita_space::printable;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -84,7 +85,7 @@ impl Screen {
 /// Writes a line to standard error.
 pub fn warn(text: &str) {
     // Errors of a closed standard error are ignored.
-    let _ = writeln!(io::stderr(), "partita: {text}");
+    let _ = writeln!(io::stderr(), "partita: {}", printable::message(text));
 }
 
 fn samples_bar(noun: &str, total: u64) -> ProgressBar {

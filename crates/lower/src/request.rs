@@ -89,7 +89,10 @@ pub enum LowerError {
         limit: u64,
     },
     /// Counts over all ranks that do not fit in 64 bits.
-    #[error("{}", extend(.0, Help::advice("choose a smaller mini-batch, or fewer ranks")))]
+    #[error(
+        "{}",
+        extend(.0, Help::advice("choose a smaller mini-batch, or fewer ranks")).with_one_help()
+    )]
     Uncountable(SizeFaults),
 }
 
@@ -100,5 +103,24 @@ impl LowerError {
             Self::Strategy(_) | Self::TooLarge { .. } | Self::Uncountable(_) => true,
             Self::Menu(_) => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_program::SizeFault;
+
+    #[test]
+    fn uncountable_programs_get_one_line_of_help() {
+        let fault = SizeFault {
+            location: "class 0".to_owned(),
+            what: "bytes",
+            got: "9".to_owned(),
+            possible: "up to 5".to_owned(),
+        };
+        let error = LowerError::Uncountable(SizeFaults(vec![fault]));
+        let told = "class 0: bytes 9\nhelp: possible values: up to 5; choose a smaller mini-batch, or fewer ranks";
+        assert_eq!(error.to_string(), told);
     }
 }

@@ -1,5 +1,6 @@
 //! Text tables.
 
+use partita_space::printable;
 use std::io::{self, Write};
 
 /// Alignment of the cells of a column.
@@ -34,7 +35,8 @@ impl Table {
             self.sides.len(),
             "a row has a cell for each column"
         );
-        self.rows.push(cells);
+        let printable = |cell: String| printable::name(&cell).into_owned();
+        self.rows.push(cells.into_iter().map(printable).collect());
     }
 
     /// Writes it, two blanks between columns and none at the ends of lines.
@@ -65,7 +67,7 @@ pub fn write_pairs(out: &mut dyn Write, pairs: &[(&str, String)]) -> io::Result<
     let width = pairs.iter().map(|(name, _)| name.chars().count()).max();
     let width = width.unwrap_or(0);
     for (name, value) in pairs {
-        writeln!(out, "{name:width$}  {value}")?;
+        writeln!(out, "{name:width$}  {}", printable::name(value))?;
     }
     Ok(())
 }
@@ -83,5 +85,16 @@ mod tests {
         table.write(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "layer    flops\nc1        1234\ndropout      5\n");
+    }
+
+    #[test]
+    fn a_name_makes_no_row() {
+        let mut table = Table::new(&[("class", Side::Left)]);
+        table.row(vec!["liver\ntumor\u{1b}[1A".to_owned()]);
+        let mut out = Vec::new();
+        table.write(&mut out).unwrap();
+        write_pairs(&mut out, &[("data", "a\nb".to_owned())]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "class\nliver\\ntumor\\u001b[1A\ndata  a\\nb\n");
     }
 }

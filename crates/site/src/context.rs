@@ -10,7 +10,7 @@ use partita_cpu::Level;
 use partita_mpi::OnTimeout;
 use partita_onednn::{NAME, OneDnn};
 use partita_program::{Configuration, Menu};
-use partita_space::Seconds;
+use partita_space::{Seconds, printable};
 use partita_tune::{Catalog, CatalogMenu, Conditions, Measurements};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,9 +83,24 @@ impl Context {
         self.environment.level
     }
 
-    /// Reports an event to the caller.
+    /// Reports an event to the caller; texts are fit for terminals and logs, whatever names are in them.
     pub fn report(&self, event: Event<'_>) {
-        self.progress.report(event);
+        let message = printable::message;
+        match event {
+            Event::Note(text) => self.progress.report(Event::Note(&message(text))),
+            Event::Warning(text) => self.progress.report(Event::Warning(&message(text))),
+            Event::Failure(text) => self.progress.report(Event::Failure(&message(text))),
+            Event::Status { text, is_last } => {
+                let text = &message(text);
+                self.progress.report(Event::Status { text, is_last });
+            }
+            Event::Training { .. }
+            | Event::Samples { .. }
+            | Event::SamplesStopped
+            | Event::Writing
+            | Event::Checkpoints { .. }
+            | Event::EndedEarly(_) => self.progress.report(event),
+        }
     }
 
     /// Reports the progress of a measurement or a search.

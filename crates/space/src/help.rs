@@ -4,6 +4,7 @@
 //! `#[error("line {line}: {error}")]`, so that help stays last; [`extend`] says more about an error, and [`full_text`]
 //! renders one with its sources.
 
+use crate::printable;
 use std::error::Error;
 use std::fmt;
 
@@ -193,6 +194,15 @@ impl Message {
         }
     }
 
+    /// The same with all help on one line.
+    #[must_use]
+    pub fn with_one_help(mut self) -> Self {
+        if self.help.len() > 1 {
+            self.help = vec![self.help.join("; ")];
+        }
+        self
+    }
+
     /// As a part of a line: help follows the message behind a semicolon.
     pub fn inline(&self) -> String {
         let parts: Vec<&str> = [&self.text]
@@ -227,7 +237,7 @@ pub fn indent(error: &(impl fmt::Display + ?Sized)) -> String {
     error.to_string().replace("\n", "\n  ")
 }
 
-/// The texts of an error and its sources, without repetitions, and the help of all of them last.
+/// The texts of an error and its sources, without repetitions, and the help of all of them last, for a terminal or a log.
 pub fn full_text(error: &(dyn Error + '_)) -> String {
     let mut message = Message::of(error);
     let mut source = error.source();
@@ -240,7 +250,7 @@ pub fn full_text(error: &(dyn Error + '_)) -> String {
         inner.help.iter().for_each(|line| message.add(line));
         source = cause.source();
     }
-    message.to_string()
+    printable::message(&message.to_string())
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ mod interval;
 pub mod limits;
 mod median;
 mod mesh;
+pub mod printable;
 pub mod random;
 mod region;
 mod resampling;

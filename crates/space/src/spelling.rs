@@ -1,5 +1,8 @@
 //! Spelling suggestions for errors.
 
+/// Characters of a name that are compared: time and memory grow with their square.
+const COMPARED_MAX: usize = 128;
+
 /// The candidate with the smallest edit distance to `asked`, the first of equals.
 ///
 /// Counts insertions, deletions, replacements and swaps of neighbors; case costs nothing.
@@ -36,7 +39,11 @@ pub fn fits(pattern: &str, name: &str) -> bool {
 }
 
 fn edits(a: &str, b: &str) -> usize {
-    strsim::damerau_levenshtein(&a.to_lowercase(), &b.to_lowercase())
+    let beginning = |text: &str| -> String {
+        let lower = text.chars().flat_map(char::to_lowercase);
+        lower.take(COMPARED_MAX).collect()
+    };
+    strsim::damerau_levenshtein(&beginning(a), &beginning(b))
 }
 
 #[cfg(test)]
@@ -51,6 +58,7 @@ mod tests {
         assert_eq!(nearest("x", []), None);
         assert_eq!(edits("KB", "kB"), 0);
         assert_eq!(edits("kitten", "sitting"), 3);
+        assert_eq!(edits(&"k".repeat(6 << 20), ""), COMPARED_MAX);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use partita_offload::{
 };
 use partita_site::launch::Launch;
 use partita_site::{Context, Event, Host};
-use partita_space::Help;
+use partita_space::{Help, printable};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -81,9 +81,9 @@ impl Drop for Counted<'_> {
 }
 
 /// A name as it may stand in a line of a log.
-fn printable(name: &str) -> String {
-    let plain = name.chars().filter(|letter| !letter.is_control());
-    plain.take(NAME_MAX).collect()
+fn short_name(name: &str) -> String {
+    let beginning: String = name.chars().take(NAME_MAX).collect();
+    printable::name(&beginning).into_owned()
 }
 
 /// What a connection is for.
@@ -186,7 +186,7 @@ impl Service<'_> {
             }
         };
         drop(pending);
-        let trainer = printable(&greeted.hello.trainer);
+        let trainer = short_name(&greeted.hello.trainer);
         let work = match self.check(&mut greeted) {
             Ok(work) => work,
             Err(reason) => {
