@@ -5,15 +5,22 @@
 //! Knows: file systems, and processes of this host.
 //! Must not know: what the files hold, or any other crate of the workspace.
 
-use std::fs::{self, DirEntry, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, DirEntry, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Temporary names that are tried, and how often a lock is asked for whose file just went away.
 const ATTEMPTS_MAX: u32 = 1000;
 const SUFFIX: &str = ".partial";
+/// Permissions of folders and files that only their owner may read.
+const PRIVATE_FOLDER: u32 = 0o700;
+const PRIVATE_FILE: u32 = 0o600;
+/// Permissions of a file before the mask of the process applies.
+const SHARED_FILE: u32 = 0o666;
 /// Texts are read into memory. Those of the largest models have a few MiB.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 /// Nobody takes so long to write a file.
@@ -23,7 +30,8 @@ const LEFTOVER_AGE: Duration = Duration::from_secs(24 * 3600);
 /// it is on the device.
 ///
 /// Dropped before it is placed, it removes what it has written. It follows no link: the temporary file
-/// is always new, and a link at its place is replaced.
+/// is always new, and a link at its place is replaced. In a folder that only its owner may enter, only its
+/// owner may read it, also where it is moved later.
 pub struct NewFile {
     path: PathBuf,
     partial: PathBuf,
@@ -45,9 +53,16 @@ impl NewFile {
             let name = name.to_string_lossy();
             remove(parent(path), |entry| is_abandoned(entry, &name));
         }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        options.mode(if is_private(parent(path)) {
+            PRIVATE_FILE
+        } else {
+            SHARED_FILE
+        });
         for attempt in 0..ATTEMPTS_MAX {
             let partial = partial_path(path, attempt)?;
-            match File::create_new(&partial) {
+            match options.open(&partial) {
                 Ok(file) => {
                     return Ok(Self {
                         path: path.to_path_buf(),
@@ -100,6 +115,32 @@ impl NewFile {
         self.is_placed = true;
         Ok(())
     }
+}
+
+/// Creates a folder that only its owner may enter, for weights outside of the folder that was asked for.
+///
+/// Errors: those of the system, among them `AlreadyExists`.
+pub fn create_private(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(PRIVATE_FOLDER).create(path)
+}
+
+/// Creates a folder for caches, and those above it, which only their owner may enter. One that exists stays as it is.
+pub fn create_private_all(path: &Path) -> io::Result<()> {
+    let mut folders = DirBuilder::new();
+    folders.recursive(true).mode(PRIVATE_FOLDER).create(path)
+}
+
+/// Creates an empty file that only its owner may read, unless there is one.
+pub fn create_private_file(path: &Path) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(PRIVATE_FILE);
+    options.open(path).map(|_| ())
+}
+
+/// Whether only the owner may enter a folder.
+fn is_private(folder: &Path) -> bool {
+    let found = fs::metadata(folder);
+    found.is_ok_and(|found| found.permissions().mode() & 0o077 == 0)
 }
 
 /// The text of a file, or of a pipe until its writer closes it.

@@ -4,11 +4,12 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
 
 use partita_files::{
-    FolderLock, NewFile, free_bytes, is_temporary, read_text, remove_temporaries, scratch,
-    write_whole,
+    FolderLock, NewFile, create_private, create_private_all, create_private_file, free_bytes,
+    is_temporary, read_text, remove_temporaries, scratch, write_whole,
 };
 
 fn names(folder: &std::path::Path) -> Vec<String> {
@@ -201,4 +202,33 @@ fn texts_come_from_files_and_pipes_but_not_without_end() {
     });
     assert_eq!(read_text(&pipe).unwrap(), "from a pipe");
     writer.join().unwrap();
+}
+
+#[test]
+fn files_in_private_folders_are_private() {
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let folder = tempfile::tempdir().unwrap();
+    let shared = folder.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o755)).unwrap();
+    let own = shared.join("own");
+    create_private(&own).unwrap();
+    let caches = shared.join("cache/partita");
+    create_private_all(&caches).unwrap();
+    create_private_all(&caches).unwrap();
+    for private in [&own, &caches, &shared.join("cache")] {
+        assert_eq!(mode(private), 0o700, "{}", private.display());
+        let file = private.join("weights");
+        write_whole(&file, b"1").unwrap();
+        assert_eq!(mode(&file), 0o600);
+    }
+    write_whole(&shared.join("weights"), b"1").unwrap();
+    assert_eq!(mode(&shared.join("weights")) & 0o600, 0o600);
+    let database = shared.join("measured.sqlite");
+    create_private_file(&database).unwrap();
+    assert_eq!(mode(&database), 0o600);
+    fs::write(&database, "kept").unwrap();
+    create_private_file(&database).unwrap();
+    assert_eq!(fs::read(&database).unwrap(), b"kept");
+    assert!(create_private(&own).is_err());
 }

@@ -1,5 +1,6 @@
 //! The order of steps of a plan.
 
+use crate::position::Position;
 use crate::schedule::{SchedulePoint, ScheduleState};
 use crate::session::Session;
 use partita_program::ProgramKind;
@@ -46,6 +47,29 @@ impl Session<'_> {
         (self.plan.training_order)(0)
             .len()
             .div_ceil(self.plan.batch) as u64
+    }
+
+    /// What is wrong with a position, read from a file, as one of this training; `None` if nothing is.
+    pub fn position_fault(&self, position: &Position) -> Option<String> {
+        let steps = self.steps_per_epoch();
+        let evaluated = self.plan.validation.len() as u64;
+        let Position {
+            epoch,
+            done,
+            updates,
+            ..
+        } = *position;
+        if done > steps + evaluated {
+            return Some(format!(
+                "{done} steps of epoch {} are done, which has {steps} training steps and {evaluated} validation samples",
+                epoch + 1
+            ));
+        }
+        let expected = epoch.checked_mul(steps);
+        let expected = expected.and_then(|before| before.checked_add(done.min(steps)));
+        (expected != Some(updates)).then(|| {
+            format!("{updates} updates are done after {epoch} epochs of {steps} steps and {done} steps more")
+        })
     }
 
     fn epoch(&self, epoch: u64) -> Vec<PlannedStep> {

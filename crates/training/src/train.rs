@@ -16,6 +16,7 @@ mod forward;
 mod infer;
 mod joined;
 mod machine;
+mod measured;
 mod memory;
 mod metrics;
 mod offload;
@@ -180,7 +181,7 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
             let kinds = programs::kinds(training, validation, &groups);
             let programs = programs::programs(&run, &*menu, &graph, strategy, stored, &kinds)?;
             let plan = plan(&run, samples, &order, &ends, groups.clone());
-            let session = Session::new(programs, plan)?;
+            let session = checkpoint::fitting(Session::new(programs, plan)?, resume.as_ref())?;
             within(&run, strategy, samples, session, &limit)
         })
     };

@@ -2,7 +2,10 @@
 
 use crate::TuneError;
 use crate::tables::{self, Contents, FORMAT};
-use partita_files::{FolderLock, NewFile, check_regular, parent, sync_folder};
+use partita_files::{
+    FolderLock, NewFile, check_regular, create_private_all, create_private_file, parent,
+    sync_folder,
+};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, Transaction, TransactionBehavior, ffi};
 use std::fmt::Display;
@@ -270,7 +273,11 @@ impl Store {
         if is_missing(&self.path) {
             match access {
                 Access::Read => return Ok(None),
-                Access::Write => fs::create_dir_all(&self.folder)?,
+                Access::Write => {
+                    create_private_all(&self.folder)?;
+                    // SQLite gives its journals the permissions of the file.
+                    create_private_file(&self.path)?;
+                }
             }
         } else {
             check_regular(&self.path)?;
@@ -421,7 +428,7 @@ impl Store {
 
     /// Replaces the file atomically, also across a power failure.
     fn replace(&self, contents: &[u8]) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
+        create_private_all(&self.folder)?;
         let mut file = NewFile::create(&self.path)?;
         file.write_all(contents)?;
         file.rename()?;
@@ -487,7 +494,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 ///
 /// Errors: the folder cannot be created or written.
 pub fn scratch(folder: &Path) -> io::Result<File> {
-    fs::create_dir_all(folder)?;
+    create_private_all(folder)?;
     partita_files::scratch(&folder.join("measured.sqlite"))
 }
 

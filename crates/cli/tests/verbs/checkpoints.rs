@@ -351,6 +351,100 @@ fn damage(checkpoint: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
+/// Changes the training of a manifest, and its checksum with it.
+fn forge(checkpoint: &Path, change: &dyn Fn(&mut Value)) {
+    let path = checkpoint.join("manifest.json");
+    let mut manifest: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    change(&mut manifest["training"]);
+    let blank = "0".repeat(64);
+    manifest["sha256"] = blank.clone().into();
+    let text = serde_json::to_string_pretty(&manifest).unwrap();
+    fs::write(&path, &text).unwrap();
+    let sum = Command::new("sha256sum")
+        .arg(&path)
+        .output()
+        .unwrap()
+        .stdout;
+    let sum = String::from_utf8(sum).unwrap();
+    fs::write(&path, text.replacen(&blank, &sum[..64], 1)).unwrap();
+}
+
+#[test]
+fn a_checkpoint_with_numbers_of_no_training_is_refused() {
+    let case = case();
+    let run = run_file(&case, "out", 2, "every_epochs = 1\nkeep = 1");
+    finish(&case, &run, &[]);
+    let run = run_file(&case, "out", 3, "every_epochs = 1\nkeep = 1");
+    let [last] = &checkpoints(&case, "out")[..] else {
+        panic!("one checkpoint");
+    };
+    let written = fs::read(last.join("manifest.json")).unwrap();
+    let cases: [(&dyn Fn(&mut Value), &str); 8] = [
+        (
+            &|it| it["position"]["epochs"][0]["training_loss"] = 1e308.into(),
+            "a training loss is 1e308",
+        ),
+        (
+            &|it| it["position"]["epochs"][1]["validation"]["loss"] = (-1e308).into(),
+            "a validation loss is -1e308",
+        ),
+        (
+            &|it| it["curve"]["points"][0]["loss"] = 1e308.into(),
+            "a loss of the curve is 1e308",
+        ),
+        (
+            &|it| it["curve"]["steps_per_epoch"] = 0.into(),
+            "0 steps an epoch",
+        ),
+        (
+            &|it| it["position"]["epoch"] = (1_u64 << 40).into(),
+            "1099511627776 epochs are done, with the results of 2",
+        ),
+        (&|it| it["epochs"] = 1.into(), "2 epochs are done of 1"),
+        (
+            &|it| it["position"]["updates"] = (1_u64 << 40).into(),
+            "1099511627776 updates are done after 2 epochs of 3 steps",
+        ),
+        (
+            &|it| it["position"]["done"] = (1_u64 << 40).into(),
+            "1099511627776 steps of epoch 3 are done, which has 3 training steps",
+        ),
+    ];
+    for (change, expected) in cases {
+        forge(last, change);
+        let said = refusal(&case, &run, &["--resume"]);
+        let told = "cannot be of this training: ";
+        assert!(said.contains(&format!("{told}{expected}")), "{said}");
+        fs::write(last.join("manifest.json"), &written).unwrap();
+    }
+    // As it was written, also with a new checksum.
+    forge(last, &|_| {});
+    finish(&case, &run, &["--resume"]);
+}
+
+#[test]
+fn a_resume_with_nothing_left_keeps_trace_and_times() {
+    let case = case();
+    let run = run_file(&case, "out", 3, "every_epochs = 1\nkeep = 1");
+    finish(&case, &run, &[]);
+    let events = || {
+        let text = fs::read_to_string(case.path("out/trace.json")).unwrap();
+        let trace: Value = serde_json::from_str(&text).unwrap();
+        trace["traceEvents"].as_array().unwrap().len()
+    };
+    let times = || {
+        let result = result(&case, "out");
+        let keys = ["steps_measured", "step_seconds_median", "tasks"];
+        keys.map(|key| result[key].clone())
+    };
+    let before = (events(), times());
+    assert!(before.0 > 0 && before.1[0].as_u64().unwrap() > 0);
+    finish(&case, &run, &["--resume"]);
+    assert_eq!((events(), times()), before);
+    finish(&case, &run, &["--resume"]);
+    assert_eq!((events(), times()), before);
+}
+
 #[test]
 fn the_error_of_a_damaged_checkpoint_names_a_whole_one() {
     let case = case();

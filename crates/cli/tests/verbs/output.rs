@@ -5,6 +5,7 @@ use crate::trainee::{Case, Trainee, names};
 use partita_testkit::not_run;
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -207,6 +208,9 @@ fn assert_rescued(said: &str, rescued: &Path) {
     let weights = rescued.join("weights.safetensors");
     assert!(said.contains(weights.to_str().unwrap()), "{said}");
     assert_eq!(names(rescued), FILES);
+    // Nobody else may read them where nobody asked for them.
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(rescued), mode(&weights)), (0o700, 0o600));
     assert_eq!(seed_of_weights(rescued), seed_of_result(rescued));
     let text = fs::read_to_string(rescued.join("result.json")).unwrap();
     let result: Value = serde_json::from_str(&text).unwrap();

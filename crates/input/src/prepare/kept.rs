@@ -84,7 +84,8 @@ impl Kept {
             let Ok(text) = toml::to_string(&all) else {
                 return false;
             };
-            let folder = file.parent().map_or(Ok(()), fs::create_dir_all);
+            let folder = file.parent();
+            let folder = folder.map_or(Ok(()), partita_files::create_private_all);
             folder.is_ok() && partita_files::write_whole(file, text.as_bytes()).is_ok()
         };
         let _ = self.files.iter().any(written);

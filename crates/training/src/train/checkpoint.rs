@@ -30,7 +30,7 @@ pub use error::ResumeError;
 pub use hook::{Checkpoints, start};
 pub use last::LastCheckpoint;
 pub use repeat::Off;
-pub use resume::{Resume, find};
+pub use resume::{Resume, find, fitting};
 pub use snapshot::{folder, snapshot_bytes, snapshots};
 pub use state::{TrainingState, identity};
 

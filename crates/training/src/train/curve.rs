@@ -1,13 +1,16 @@
 //! The losses of the steps of a run, in bounded memory.
 
 use super::record::RunResult;
-use partita_session::{EpochReport, Progress};
+use partita_session::{EpochReport, Progress, is_number, number_fault};
 use partita_site::{CurvePoint, LossHistory};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Most points that are kept; beyond that, neighbors are joined.
 const POINTS_MAX: usize = 512;
+
+/// Most steps of a point.
+const STRIDE_MAX: u64 = 1 << 56;
 
 /// Collects the losses of steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -94,6 +97,31 @@ impl LossCurve {
         }
     }
 
+    /// What is wrong with a curve that was read from a file; `None` if it can be of a training.
+    pub fn fault(&self) -> Option<String> {
+        if self.steps_per_epoch == 0 {
+            return Some("the curve of its losses has 0 steps an epoch".to_owned());
+        }
+        let (strides, points) = (1..=STRIDE_MAX, self.points.len());
+        if !strides.contains(&self.stride) || self.next.1 >= self.stride || points >= POINTS_MAX {
+            return Some(format!(
+                "the curve of its losses has {points} points of {} steps, and {} steps more; fewer than {POINTS_MAX} \
+                 points of 1 to {STRIDE_MAX} steps are possible",
+                self.stride, self.next.1
+            ));
+        }
+        let of_points = self.points.iter().flat_map(|point| {
+            [
+                ("a loss of the curve", point.loss),
+                ("an epoch of the curve", point.epochs),
+                ("a learning rate of the curve", point.learning_rate),
+            ]
+        });
+        let mut all = of_points.chain([("a sum of losses of the curve", self.next.0)]);
+        let found = all.find(|(_, number)| !is_number(*number));
+        found.map(|(what, number)| number_fault(what, number))
+    }
+
     /// The points so far. Steps after the last whole point are left out.
     pub fn points(&self) -> &[CurvePoint] {
         &self.points
@@ -104,6 +132,29 @@ impl LossCurve {
 mod tests {
     use super::*;
     use partita_space::Seconds;
+
+    #[test]
+    fn curves_of_no_training_are_named() {
+        let fault = |change: fn(&mut LossCurve)| {
+            let mut curve = LossCurve::new(3);
+            change(&mut curve);
+            curve.fault().unwrap_or_default()
+        };
+        assert_eq!(fault(|_| {}), "");
+        assert!(fault(|it| it.steps_per_epoch = 0).contains("0 steps an epoch"));
+        assert!(fault(|it| it.stride = 0).contains("of 0 steps"));
+        assert!(fault(|it| it.next = (1e308, 0)).contains("1e308"));
+        let many = |it: &mut LossCurve| {
+            let point = CurvePoint {
+                step: 1,
+                epochs: 1.0,
+                loss: 1.0,
+                learning_rate: 1.0,
+            };
+            it.points = vec![point; 600];
+        };
+        assert!(fault(many).contains("600 points"));
+    }
 
     #[test]
     fn many_steps_are_joined_to_few_points_with_the_same_mean() {

@@ -3,6 +3,7 @@
 use super::checkpoint::{self, Checkpoints, Resume};
 use super::error::TrainError;
 use super::joined::JoinedValidation;
+use super::measured::Measured;
 use super::weights::WeightSink;
 use super::{Task, ending, initial_values, results};
 use partita_program::Role;
@@ -13,6 +14,9 @@ use partita_site::launch::{
 };
 use std::sync::atomic::AtomicBool;
 
+/// Outcomes of all ranks and their memory, in the process that has them.
+type Ended = Option<(Vec<Outcome>, MemoryUsage)>;
+
 /// Runs the ranks of this process from where the training stands.
 pub fn run(
     task: &Task<'_, '_>,
@@ -20,7 +24,23 @@ pub fn run(
     listener: Listener<'_>,
     baseline: MemoryBaseline,
     sink: &mut WeightSink<'_>,
-) -> Result<Option<(Vec<Outcome>, MemoryUsage)>, TrainError> {
+) -> Result<Ended, TrainError> {
+    // Placing the weights removes what they are read from.
+    let earlier = Measured::of(task, sink.output_folder());
+    let mut ended = run_ranks(task, checkpoints, listener, baseline, sink)?;
+    if let Some((earlier, (outcomes, _))) = earlier.zip(ended.as_mut()) {
+        earlier.complete(task.session.main_program(), outcomes);
+    }
+    Ok(ended)
+}
+
+fn run_ranks(
+    task: &Task<'_, '_>,
+    checkpoints: Option<&Checkpoints<'_>>,
+    listener: Listener<'_>,
+    baseline: MemoryBaseline,
+    sink: &mut WeightSink<'_>,
+) -> Result<Ended, TrainError> {
     let (launch, run, session) = (task.launch, task.run, task.session);
     let context = launch.context();
     let samples = (task.graph, task.dataset, task.preprocessing);

@@ -233,7 +233,7 @@ impl Finished<'_> {
         let is_asked_for = folder == self.run.output_folder();
         let write = || {
             if !folder.is_dir() {
-                fs::create_dir(folder)?;
+                partita_files::create_private(folder)?;
             }
             match prediction {
                 // Written before the run.

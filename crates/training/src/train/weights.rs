@@ -102,6 +102,11 @@ impl<'c> WeightSink<'c> {
         }
     }
 
+    /// The output folder, on the rank that writes.
+    pub fn output_folder(&self) -> Option<&Path> {
+        self.output.as_ref().map(Output::path)
+    }
+
     /// The saved weights; `None` on a rank that does not write.
     pub fn saved(self) -> Option<SavedWeights> {
         if self.output.is_none() && self.memory.is_none() {
@@ -168,7 +173,7 @@ impl<'c> WeightSink<'c> {
             let _ = fs::remove_dir(rescue);
         }
         while let Some(folder) = self.folders.pop() {
-            match fs::create_dir(&folder) {
+            match partita_files::create_private(&folder) {
                 Ok(()) => {
                     self.rescue = Some(folder);
                     return Ok(());

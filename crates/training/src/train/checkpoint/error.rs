@@ -89,6 +89,13 @@ pub enum ResumeError {
 }
 
 impl ResumeError {
+    /// A checkpoint whose numbers are of no training, or of another one.
+    pub fn of_numbers(checkpoint: &Path, fault: &str) -> Self {
+        let path = checkpoint.display();
+        let error = format!("the checkpoint {path} cannot be of this training: {fault}");
+        Self::damaged(checkpoint, error)
+    }
+
     /// The damage of a checkpoint.
     pub fn damaged(checkpoint: &Path, error: String) -> Self {
         let whole = CheckpointFolder::instead_of(checkpoint);

@@ -7,6 +7,7 @@ use super::state::TrainingState;
 use super::stored::StoredValues;
 use super::{CHECKPOINTS, folder};
 use partita_graph::Graph;
+use partita_session::Session;
 use partita_weights::checkpoint::{Checkpoint, CheckpointFolder, MANIFEST};
 use std::path::{Path, PathBuf};
 
@@ -31,6 +32,20 @@ pub fn find(run: &Run, from: &ResumeFrom) -> Result<Option<PathBuf>, ResumeError
             folder: folder.path().to_owned(),
         }),
         None => Ok(None),
+    }
+}
+
+/// A session, if the position of the checkpoint from which it resumes can be of it.
+///
+/// Errors: `Damaged`.
+pub fn fitting<'s>(
+    session: Session<'s>,
+    from: Option<&Resume>,
+) -> Result<Session<'s>, ResumeError> {
+    let fault = from.and_then(|from| Some((from, session.position_fault(&from.state.position)?)));
+    match fault {
+        Some((from, fault)) => Err(ResumeError::of_numbers(from.path(), &fault)),
+        None => Ok(session),
     }
 }
 

@@ -11,7 +11,7 @@ use super::error::ResumeError;
 use partita_data::{Dataset, Split, TargetRecord};
 use partita_graph::{Graph, text};
 use partita_input::DataRecord;
-use partita_session::{EpochReport, LossScaling, Position};
+use partita_session::{EpochReport, LossScaling, Position, is_number, number_fault};
 use partita_weights::checkpoint::{Checkpoint, TensorEntry, TensorKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -138,7 +138,7 @@ pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> 
 impl TrainingState {
     /// The state in a checkpoint.
     ///
-    /// Errors: `NoTraining`.
+    /// Errors: `NoTraining`; `Damaged` where its numbers are of no training, whatever the checksum says.
     pub fn read(checkpoint: &Checkpoint) -> Result<Self, ResumeError> {
         let value = checkpoint.manifest().training.clone();
         let read = serde_json::from_value(value).map_err(|error| ResumeError::NoTraining {
@@ -146,6 +146,9 @@ impl TrainingState {
             found: error.to_string(),
         });
         let mut state: Self = read?;
+        if let Some(fault) = state.fault() {
+            return Err(ResumeError::of_numbers(checkpoint.path(), &fault));
+        }
         if let Some(best) = state.best.as_mut().filter(|best| best.epoch == 0) {
             let mut metrics = BestMetric::CHOICES.into_iter();
             let metric = metrics.find(|(name, _)| *name == best.metric);
@@ -156,6 +159,21 @@ impl TrainingState {
             best.epoch = found.map_or(0, |epoch| epoch.epoch + 1);
         }
         Ok(state)
+    }
+
+    /// What is wrong with its numbers; `None` if they can be of a training.
+    fn fault(&self) -> Option<String> {
+        let best = self.best.as_ref().map(|best| best.value);
+        let best = best.filter(|value| !is_number(*value));
+        let of_curve = || self.curve.as_ref().and_then(LossCurve::fault);
+        let beyond = || {
+            let (done, all) = (self.position.epoch, self.epochs);
+            (done > all).then(|| format!("{done} epochs are done of {all}"))
+        };
+        best.map(|value| number_fault("the best value of the metric", value))
+            .or_else(|| self.position.fault())
+            .or_else(of_curve)
+            .or_else(beyond)
     }
 
     /// Checks that a run may go on from this state, and gives warnings of what differs.
