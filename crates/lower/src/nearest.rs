@@ -161,6 +161,7 @@ impl Search<'_> {
         match error {
             StrategyError::LargeLayer { nearest, .. } => vec![self.batches(1..=*nearest)],
             StrategyError::Passes { .. }
+            | StrategyError::LayerPasses { .. }
             | StrategyError::Micro { .. }
             | StrategyError::Scheduled { .. } => vec![self.micro_batches()],
             StrategyError::OneValue { .. } => vec![

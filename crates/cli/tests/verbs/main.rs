@@ -21,6 +21,8 @@ mod epochs;
 #[cfg(unix)]
 mod extents;
 mod here;
+#[cfg(unix)]
+mod hostile;
 mod intervals;
 #[cfg(unix)]
 mod metrics;

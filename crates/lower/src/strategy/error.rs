@@ -134,6 +134,24 @@ pub enum StrategyError {
         /// The limit.
         most: usize,
     },
+    /// Too many passes of layers over micro-batches, each of which is a part of a program.
+    #[error(
+        "strategy `{strategy}`: {layers} layers with {micro} micro-batches each, in {classes} kinds of ranks, are \
+         {} passes of layers; programs have at most {most}",
+        layers * micro * classes
+    )]
+    LayerPasses {
+        /// The strategy.
+        strategy: String,
+        /// Layers of the model.
+        layers: usize,
+        /// Micro-batches.
+        micro: usize,
+        /// Kinds of ranks: the first, inner and last ones along each spatial dim.
+        classes: usize,
+        /// The limit.
+        most: usize,
+    },
     /// A syntax error in the settings of layers.
     #[error(
         "strategy `{text}`: `{word}` cannot be set for layers{}",

@@ -3,10 +3,14 @@
 use super::{Strategy, StrategyError};
 use partita_graph::Graph;
 use partita_space::limits::{ELEMENTS_MAX, FLOPS_MAX, MICRO_BATCHES_MAX, SAMPLES_MAX};
-use partita_space::{AXES, Mesh, MeshError};
+use partita_space::{AXES, Axis, Mesh, MeshError};
 
 /// Largest number of forward passes of all stages over all micro-batches of a step.
 pub(crate) const PASSES_MAX: usize = 1 << 20;
+
+/// Largest number of passes of layers over the micro-batches of a step, in all kinds of ranks: a program of so many takes
+/// 2 GiB of memory, and seconds to lower.
+const LAYER_PASSES_MAX: usize = 1 << 16;
 
 impl Strategy {
     /// Checks the limits, so that no product of extents, samples and ranks overflows.
@@ -29,6 +33,7 @@ impl Strategy {
                 most: PASSES_MAX,
             });
         }
+        self.check_layer_passes(graph, batch)?;
         let held = graph.padded_volumes().into_iter();
         for (id, (elements, flops)) in held.zip(graph.work()).enumerate() {
             for (what, one, limit) in [
@@ -53,6 +58,29 @@ impl Strategy {
 }
 
 impl Strategy {
+    /// Checks that programs stay small: each pass of a layer over a micro-batch takes up to 30 KiB of memory.
+    fn check_layer_passes(&self, graph: &Graph, batch: usize) -> Result<(), StrategyError> {
+        let micro = self.micro_batches(batch);
+        let layers = graph.nodes.len();
+        let parts = |axis: Axis| {
+            let inner = self.stages.iter().map(|stage| stage.extents[axis.index()]);
+            (self.extent(axis) * inner.max().unwrap_or(1)).min(3)
+        };
+        let spatial = [Axis::Depth, Axis::Height, Axis::Width];
+        let classes: usize = spatial.into_iter().map(parts).product();
+        // What one micro-batch takes, no strategy avoids.
+        if micro > 1 && layers * micro * classes > LAYER_PASSES_MAX {
+            return Err(StrategyError::LayerPasses {
+                strategy: self.to_string(),
+                layers,
+                micro,
+                classes,
+                most: LAYER_PASSES_MAX,
+            });
+        }
+        Ok(())
+    }
+
     /// Checks the extents of meshes, which may be invalid in strategies that were not parsed.
     fn check_mesh(&self) -> Result<(), StrategyError> {
         // Its own text is that of a strategy with a mesh.
@@ -141,6 +169,23 @@ mod tests {
             "{error}"
         );
         let graph = partita_graph::zoo::build("cosmoflow@32").unwrap();
+        let many: Strategy = "micro=16384".parse().unwrap();
+        let error = many.check(&graph, 16384).unwrap_err();
+        let is_named = matches!(
+            error,
+            StrategyError::LayerPasses {
+                micro: 16384,
+                classes: 1,
+                ..
+            }
+        );
+        assert!(is_named, "{error}");
+        let cut: Strategy = "depth=4,height=2; micro=512".parse().unwrap();
+        let error = cut.check(&graph, 512).unwrap_err();
+        assert!(
+            matches!(error, StrategyError::LayerPasses { classes: 6, .. }),
+            "{error}"
+        );
         let check = |strategy: &Strategy| strategy.check(&graph, 8).unwrap_err();
         let is_value = |error: StrategyError, choice: &str| matches!(error, StrategyError::Value { nearest, .. } if nearest == choice);
         assert!(is_value(check(&Strategy::hybrid(0, [2, 1, 1])), "data=1"));

@@ -32,6 +32,9 @@ const STEPS: &str = "\"identity\", \"log1p\", \"log\", \"standardize\", {scale =
                      order, like [\"log1p\", \"standardize\"]";
 /// Most classes of a channel.
 const CLASSES_MAX: usize = 4096;
+
+/// Most steps of a transform.
+const STEPS_MAX: usize = 64;
 const INTERVAL: &str = "two numbers, the smaller first, like [0.9, 1.1]";
 const SHARE: &str = "a share of the training crops from 0 to 1, like 0.33";
 /// Extents of crops that are those of the model's input, until [`SampleOptions::of_model`] knows it.
@@ -234,6 +237,9 @@ fn transform(top: &Section<'_>) -> Result<Vec<Step>, RunFileError> {
     let refuse = |expected: Expected| Err(top.refuse("transform", expected));
     let steps = match top.get("transform").map(|value| value.get_ref()) {
         None => return Ok(Vec::new()),
+        Some(DeValue::Array(values)) if values.len() > STEPS_MAX => {
+            return refuse(format!("a list of at most {STEPS_MAX} steps").into());
+        }
         Some(DeValue::Array(values)) => {
             let mut steps = Vec::new();
             for (index, value) in values.iter().enumerate() {

@@ -19,8 +19,10 @@ const KEYS: [&str; 7] = [
     "connect_timeout",
     "timeout",
 ];
-/// Most processes that a training starts or joins for a role.
-const PROCESSES_MAX: usize = 4096;
+/// Most processes that a training starts for a role: each takes tens of milliseconds and of MiB.
+const STARTED_MAX: usize = 256;
+/// Most processes of a role at addresses.
+const ADDRESSES_MAX: usize = 4096;
 const CREDITS: usize = 4;
 /// Most pieces that a loader may hold for a rank.
 const CREDITS_MAX: usize = 1024;
@@ -134,14 +136,18 @@ pub fn cores(section: &Section<'_>) -> Result<Option<Vec<usize>>, RunFileError> 
 }
 
 fn processes(section: &Section<'_>, key: &str) -> Result<Processes, RunFileError> {
-    let expected = format!(
-        "a whole number from 0 to {PROCESSES_MAX} of processes that the training starts, or a list of addresses, \
-         like [\"node7:7700\", \"unix:/tmp/loader\"]"
-    );
+    let expected = Expected::new(format_args!(
+        "a whole number from 0 to {STARTED_MAX} of processes that the training starts, or a list of up to \
+         {ADDRESSES_MAX} addresses, like [\"node7:7700\", \"unix:/tmp/loader\"]"
+    ));
+    let asked = section.get(key).map(|value| value.get_ref());
+    let nearest = asked.and_then(|value| suggest::whole_number(value, 0, STARTED_MAX as u64));
+    let expected = expected.maybe_nearest(nearest);
     let read = |value: &DeValue<'_>| {
         let DeValue::Array(list) = value else {
-            return count(value, 0..=PROCESSES_MAX).map(Processes::Started);
+            return count(value, 0..=STARTED_MAX).map(Processes::Started);
         };
+        let list = Some(list).filter(|list| list.len() <= ADDRESSES_MAX)?;
         let addresses = list.iter().map(|one| one.get_ref().as_str()?.parse().ok());
         addresses.collect::<Option<_>>().map(Processes::At)
     };
