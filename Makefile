@@ -2,13 +2,16 @@
 
 CARGO ?= cargo
 PARTITA = target/release/partita
+# Paths of this checkout and of Cargo's home do not get into binaries, so that builds from other folders are equal.
+PLAIN = --remap-path-prefix=$(CURDIR)=/partita --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo
+RELEASE = RUSTFLAGS="$(RUSTFLAGS) $(PLAIN)" $(CARGO) build --release --locked
 # In the profile of the tests, so that they share what is built.
 XTASK = $(CARGO) run --quiet --profile suite --locked --package xtask --
 
-.PHONY: all test test-long fuzz test-neon demo bench book
+.PHONY: all binary test test-long fuzz test-neon demo bench book
 
 all:
-	$(CARGO) build --release --locked --workspace
+	$(RELEASE) --workspace
 
 # rustup installs here and asks for a new shell.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -19,8 +22,8 @@ test:
 	.ci/setup
 	$(XTASK) check
 
-# The same tests with more cases, ten minutes of each fuzz target with overflow checks, and Miri, the
-# thread sanitizer and cargo-deny where they are installed; what is not says so.
+# The same tests with more cases, ten minutes of each fuzz target with overflow checks, a comparison of two builds, and
+# Miri and the thread sanitizer where they are installed; what is not says so.
 test-long:
 	$(XTASK) test --long
 
@@ -32,8 +35,11 @@ fuzz:
 test-neon:
 	CARGO=$(CARGO) crates/cpu/neon-test.sh
 
-demo:
-	$(CARGO) build --release --locked --package partita-cli
+# The binary alone.
+binary:
+	$(RELEASE) --package partita-cli
+
+demo: binary
 	$(PARTITA) demo
 
 # The book in docs/book. Its links to files outside of docs/src lead to the files of this checkout.
@@ -42,9 +48,8 @@ book:
 	mdbook build docs
 	sed -i -E 's#(href="(\.\./)+[^":]*)\.html#\1.md#g' docs/book/*.html
 
-bench:
-	$(CARGO) build --release --locked --package partita-cli
-	$(CARGO) build --release --locked --package partita-cpu --example convolution
+bench: binary
+	$(RELEASE) --package partita-cpu --example convolution
 	python3 bench/record.py
 	python3 bench/record_peers.py
 	python3 bench/record_halos.py

@@ -36,7 +36,7 @@ if [ "${#packages[@]}" -gt 0 ]; then
 fi
 
 if [ ! -x "$wheel/bin/mpiexec" ]; then
-    python3 -m venv "$wheel" && "$wheel/bin/pip" install --quiet mpich==5.0.2 ||
+    python3 -m venv "$wheel" && "$wheel/bin/pip" install --quiet --require-hashes --only-binary :all: -r crates/mpi/test-requirements.txt ||
         warn "could not install mpich 5.0.2 from PyPI into $wheel"
 fi
 exit 0

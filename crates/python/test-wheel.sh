@@ -16,12 +16,10 @@ if [ -n "${WHEEL_ENV:-}" ]; then
 else
     python3 -m venv "$work/env"
     python="$work/env/bin/python"
-    "$python" -m pip install --quiet "maturin>=1.7,<2" numpy h5py zarr matplotlib nbclient ipykernel ||
-        { echo "numpy, matplotlib or nbclient cannot be installed" >&2; exit 75; }
-    "$python" -m pip install --quiet torch torchvision --index-url https://download.pytorch.org/whl/cpu ||
-        "$python" -m pip install --quiet torch torchvision ||
-        { echo "torch cannot be installed" >&2; exit 75; }
-    CARGO_TARGET_DIR="$target" "$python" -m pip install --quiet --no-deps .
+    # Wheels alone: to build one would fetch what has no hash here.
+    "$python" -m pip install --quiet --require-hashes --only-binary :all: -r crates/python/wheel-requirements.txt ||
+        { echo "the packages of crates/python/wheel-requirements.txt cannot be installed" >&2; exit 75; }
+    CARGO_TARGET_DIR="$target" "$python" -m pip install --quiet --no-deps --no-build-isolation .
 fi
 
 examples=$PWD/examples/python

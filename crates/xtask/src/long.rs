@@ -20,7 +20,7 @@ const THREADED: [&str; 8] = [
     "partita-threads",
 ];
 
-/// Additional steps of the long suite.
+/// Steps beside the tests of the workspace.
 pub(crate) struct ExtraSteps {
     pub(crate) steps: Vec<Step>,
     /// Steps that cannot run, and how to install what they need.
@@ -28,7 +28,7 @@ pub(crate) struct ExtraSteps {
 }
 
 /// Ten minutes of each fuzz target with overflow checks and debug assertions; Miri and the thread
-/// sanitizer on crates with threads; licenses and advisories of foreign crates.
+/// sanitizer on crates with threads; two builds, which must be equal.
 pub(crate) fn steps(root: &Path) -> Result<ExtraSteps, String> {
     let host = host()?;
     let mut steps = vec![fuzz_tests(root, &host)];
@@ -44,22 +44,7 @@ pub(crate) fn steps(root: &Path) -> Result<ExtraSteps, String> {
         let install = "`rustup toolchain install nightly --component rust-src`";
         left_out.push(format!("the thread sanitizer; {install}"));
     }
-    if !succeeds(cargo(root).args(["deny", "--version"])) {
-        left_out.push("licenses and advisories; `cargo install cargo-deny --locked`".to_owned());
-        return Ok(ExtraSteps { steps, left_out });
-    }
-    steps.push(Step {
-        name: "licenses, bans and sources of foreign crates",
-        command: deny(root, &["licenses", "bans", "sources"]),
-    });
-    if succeeds(cargo(root).args(["deny", "fetch", "db"])) {
-        steps.push(Step {
-            name: "advisories against foreign crates",
-            command: deny(root, &["advisories"]),
-        });
-    } else {
-        left_out.push("advisories; the database of RustSec cannot be fetched".to_owned());
-    }
+    steps.push(equal_builds(root));
     Ok(ExtraSteps { steps, left_out })
 }
 
@@ -137,10 +122,11 @@ fn thread_sanitizer(root: &Path, host: &str) -> Step {
     }
 }
 
-fn deny(root: &Path, checks: &[&str]) -> Command {
-    let mut command = cargo(root);
-    command.args(["deny", "check"]).args(checks);
-    command
+fn equal_builds(root: &Path) -> Step {
+    Step {
+        name: "equal builds from two folders",
+        command: Command::new(root.join(".ci/equal-builds")),
+    }
 }
 
 fn cargo(root: &Path) -> Command {

@@ -7,6 +7,7 @@
 
 mod check;
 mod cycles;
+mod deny;
 mod dependencies;
 mod kinds;
 mod long;

@@ -2,6 +2,7 @@
 
 mod jobs;
 
+use crate::deny;
 use crate::long;
 use crate::step::{LONG, Step};
 use crate::times::{Times, today};
@@ -42,8 +43,11 @@ pub(crate) fn run(root: &Path, long: bool, times: &mut Times) -> Result<bool, St
             "tests without MPI, OpenCL and oneDNN; the system allows no mount namespace".to_owned(),
         );
     }
+    let mut more = vec![deny::steps(root)];
     if long {
-        let more = long::steps(root)?;
+        more.push(long::steps(root)?);
+    }
+    for more in more {
         steps.extend(more.steps);
         left_out.extend(more.left_out);
     }
