@@ -21,7 +21,7 @@ use args::Arguments;
 use clap::Parser;
 use error::{CliError, exit_code};
 use partita::{Context, Environment, EnvironmentError, ErrorKind, RunFile, TrainData};
-use partita_space::printable::{lines, message};
+use partita_space::printable::{lines, message, name};
 use printable::Printable;
 use screen::{Screen, warn};
 use std::borrow::Cow;
@@ -45,11 +45,12 @@ pub fn run_arguments(
 ) -> u8 {
     let words = arguments.into_iter().map(Into::into);
     let words = std::iter::once(OsString::from("partita")).chain(words);
-    let arguments = match Arguments::try_parse_from(words) {
+    let words: Vec<OsString> = words.collect();
+    let arguments = match Arguments::try_parse_from(&words) {
         Ok(arguments) => arguments,
         Err(error) => {
             // Help and version are such errors too, with code 0.
-            print_usage(&error);
+            print_usage(&error, &words);
             return u8::try_from(error.exit_code()).unwrap_or(2);
         }
     };
@@ -68,13 +69,15 @@ pub fn run_arguments(
 }
 
 /// Prints help, or what is wrong with arguments. These may be names of files, with anything in them.
-fn print_usage(error: &clap::Error) {
-    let plain = error.render().to_string();
-    match lines(&plain) {
-        // Errors of a closed pipe are ignored.
-        Cow::Borrowed(_) => drop(error.print()),
-        Cow::Owned(escaped) => drop(io::stderr().write_all(escaped.as_bytes())),
-    }
+fn print_usage(error: &clap::Error, words: &[OsString]) {
+    let is_plain = |word: &OsString| matches!(name(&word.to_string_lossy()), Cow::Borrowed(_));
+    // Errors of a closed pipe are ignored.
+    let _ = if words.iter().all(is_plain) {
+        error.print()
+    } else {
+        let text = error.render().to_string();
+        io::stderr().write_all(lines(&text).as_bytes())
+    };
 }
 
 /// The error of a verb.

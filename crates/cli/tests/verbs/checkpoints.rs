@@ -394,7 +394,7 @@ fn a_checkpoint_with_numbers_of_no_training_is_refused() {
         ),
         (
             &|it| it["curve"]["steps_per_epoch"] = 0.into(),
-            "0 steps an epoch",
+            "the curve of its losses has 0 steps an epoch",
         ),
         (
             &|it| it["position"]["epoch"] = (1_u64 << 40).into(),

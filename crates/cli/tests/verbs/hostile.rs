@@ -145,7 +145,7 @@ fn names_make_no_lines_and_no_control_characters() {
     run_file(folder.path(), (&long, 2), "");
     let text = refused(folder.path(), &["train", "run.toml"]);
     assert!(
-        text.contains("kkk... ") && text.len() < 20_000,
+        text.contains("kkk...") && text.len() < 20_000,
         "{} bytes",
         text.len()
     );
