@@ -351,8 +351,11 @@ fn damage(checkpoint: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
+/// What is done to the training of a manifest.
+type Change<'c> = &'c dyn Fn(&mut Value);
+
 /// Changes the training of a manifest, and its checksum with it.
-fn forge(checkpoint: &Path, change: &dyn Fn(&mut Value)) {
+fn forge(checkpoint: &Path, change: Change<'_>) {
     let path = checkpoint.join("manifest.json");
     let mut manifest: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
     change(&mut manifest["training"]);
@@ -379,7 +382,7 @@ fn a_checkpoint_with_numbers_of_no_training_is_refused() {
         panic!("one checkpoint");
     };
     let written = fs::read(last.join("manifest.json")).unwrap();
-    let cases: [(&dyn Fn(&mut Value), &str); 8] = [
+    let cases: [(Change<'_>, &str); 8] = [
         (
             &|it| it["position"]["epochs"][0]["training_loss"] = 1e308.into(),
             "a training loss is 1e308",
