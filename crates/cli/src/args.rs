@@ -710,6 +710,9 @@ pub struct ConvertArgs {
     /// Read HDF5 values that were never written as the file's fill value (default: refused)
     #[arg(long)]
     pub fill: bool,
+    /// Read HDF5 values from other files that a file names outside of its folder (default: refused)
+    #[arg(long)]
+    pub allow_external: bool,
 }
 
 /// `partita data inspect`.

@@ -254,6 +254,7 @@ impl ConvertArgs {
                 label: self.label_key.clone().unwrap_or(usual.label),
                 order: self.layout.clone(),
                 fill: self.fill,
+                external: self.allow_external,
             },
             fractions: self.split.0,
             seed: self.seed,

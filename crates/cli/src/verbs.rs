@@ -16,7 +16,6 @@ use partita::{Context, ErrorKind, TrainData, confine};
 use partita_data::ValueScope;
 use partita_files::NewFile;
 use partita_report::{page, text, tuning_page};
-use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::path::Path;
 
@@ -180,7 +179,7 @@ const LINE_MAX: u64 = 1 << 20;
 /// Whether nothing is at a path, or a table of samples of an earlier evaluation.
 fn is_free_for_samples(path: &Path) -> bool {
     let mut line = String::new();
-    match File::open(path) {
+    match partita_files::open(path) {
         Ok(file) => {
             let read = BufReader::new(file.take(LINE_MAX)).read_line(&mut line);
             read.is_ok() && text::is_samples_csv(line.trim_end())

@@ -5,7 +5,7 @@ use crate::error::MachineError;
 use crate::files::{self, FileSource};
 use crate::machine::Machine;
 use crate::software::Software;
-use partita_files::read_text;
+use partita_files::read_piped_text;
 use std::path::{Path, PathBuf};
 
 /// The machine files of this repository, so that the binary works from any folder.
@@ -80,7 +80,7 @@ impl Machine {
 }
 
 fn read_file(path: &Path) -> Result<Machine, MachineError> {
-    let text = read_text(path).map_err(|source| MachineError::Unreadable {
+    let text = read_piped_text(path).map_err(|source| MachineError::Unreadable {
         path: path.to_owned(),
         source,
         nearest: files::nearest_of_path(path, &BUILT_IN),

@@ -8,7 +8,7 @@ use crate::machine::{
     Allreduce, AllreduceLink, Basis, Exchange, Fact, Machine, ProcessorKind, Share,
 };
 use crate::network::CollectiveLibrary;
-use partita_files::read_text;
+use partita_files::read_piped_text;
 use partita_space::{Bytes, BytesPerSecond, Seconds};
 use std::path::{Path, PathBuf};
 
@@ -327,7 +327,7 @@ impl Software {
 }
 
 fn read_file(path: &Path) -> Result<Software, SoftwareError> {
-    let text = read_text(path).map_err(|source| SoftwareError::Unreadable {
+    let text = read_piped_text(path).map_err(|source| SoftwareError::Unreadable {
         path: path.to_owned(),
         source,
         nearest: files::nearest_of_path(path, &BUILT_IN),

@@ -1,15 +1,17 @@
 //! A dataset: a folder with an index, or a single HDF5 file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use partita_formats::nifti::{self, Affine};
-use partita_formats::{DType, DataError, SourceArray, SourceFile, VolumeShape};
+use partita_formats::{DType, DataError, ReadError, SourceArray, SourceFile, VolumeShape};
 
 use crate::channels::Channels;
+use crate::external::external_files;
 use crate::files::{FileEntry, Files};
 use crate::grid::{AFFINES, CANONICAL, Grid, ORIENTATION, ORIGINALS};
 use crate::index::{INDEX_FILE, Index, Kind};
+use crate::inspect::bytes_on_disk;
 use crate::keys::Keys;
 use crate::names::SampleNames;
 use crate::opened::Inner;
@@ -39,7 +41,8 @@ impl Dataset {
         Self::open_with(path, &Keys::default())
     }
 
-    /// The same, a single file having arrays of other names, or dims in another order.
+    /// The same, a single file having arrays of other names, or dims in another order. A folder takes from `keys`
+    /// alone whether values may lie in other files.
     pub fn open_with(path: impl AsRef<Path>, keys: &Keys) -> Result<Self, DataError> {
         Self::open_as(path.as_ref(), keys, true)
     }
@@ -47,12 +50,17 @@ impl Dataset {
     /// As [`open`](Self::open), for samples alone: a single file needs neither targets nor labels, nor does an index
     /// that names no targets.
     pub fn open_samples(path: impl AsRef<Path>) -> Result<Self, DataError> {
-        Self::open_as(path.as_ref(), &Keys::default(), false)
+        Self::open_samples_with(path, &Keys::default())
+    }
+
+    /// As [`open_with`](Self::open_with), for samples alone.
+    pub fn open_samples_with(path: impl AsRef<Path>, keys: &Keys) -> Result<Self, DataError> {
+        Self::open_as(path.as_ref(), keys, false)
     }
 
     fn open_as(path: &Path, keys: &Keys, has_targets: bool) -> Result<Self, DataError> {
         let inner = if path.is_dir() && !partita_formats::is_store(path) {
-            open_folder(path, has_targets)?
+            open_folder(path, keys.external, has_targets)?
         } else {
             open_file(path, keys, has_targets)?
         };
@@ -368,6 +376,17 @@ impl Dataset {
         all.any(|file| file.canonicalize().is_ok_and(|file| file == path))
     }
 
+    /// Files outside of the folders of its own files, or without a format, in which values of theirs lie, in order; none
+    /// where that is not allowed. Opens every file.
+    ///
+    /// Errors: those of the files.
+    pub fn external_files(&self) -> Result<Vec<PathBuf>, DataError> {
+        let paths = Split::ALL
+            .into_iter()
+            .flat_map(|split| self.files(split).paths());
+        external_files(paths.filter(|_| !self.has_source()), &self.inner.keys)
+    }
+
     /// Every file of a split once, without the index.
     pub fn paths(&self, split: Split) -> Vec<&Path> {
         self.files(split).paths()
@@ -378,7 +397,7 @@ impl Dataset {
     }
 }
 
-fn open_folder(path: &Path, has_targets: bool) -> Result<Inner, DataError> {
+fn open_folder(path: &Path, external: bool, has_targets: bool) -> Result<Inner, DataError> {
     let index_path = path.join(INDEX_FILE);
     if !index_path.is_file() {
         return Err(DataError::Incomplete {
@@ -387,6 +406,13 @@ fn open_folder(path: &Path, has_targets: bool) -> Result<Inner, DataError> {
         });
     }
     let index = Index::read(&index_path)?;
+    if let Some((found, expected)) = index.outside().filter(|_| !external) {
+        return Err(DataError::BadIndex {
+            path: index_path,
+            found,
+            expected,
+        });
+    }
     if has_targets && index.targets.is_empty() {
         return Err(DataError::SamplesAlone {
             path: path.to_path_buf(),
@@ -404,7 +430,10 @@ fn open_folder(path: &Path, has_targets: bool) -> Result<Inner, DataError> {
         ignored: index.ignore,
         ignored_by_index: index.ignore,
         has_targets: !index.targets.is_empty(),
-        keys: index.keys(),
+        keys: Keys {
+            external,
+            ..index.keys()
+        },
         names: SampleNames::new(names, below(path, &splits)),
         splits,
         universes: Split::ALL.map(|split| index.split(split).universes.clone()),
@@ -448,7 +477,8 @@ fn check_files(inner: &Inner, files: &Files) -> Result<(), DataError> {
     let Some(first) = files.entries().first() else {
         return Ok(());
     };
-    let file = SourceFile::open(&first.volumes)?;
+    let open = |path: &Path| Ok(SourceFile::open(path)?.reading(inner.keys.access()));
+    let file = open(&first.volumes)?;
     if let Some(samples) = first.stacked {
         let order = inner.keys.order.clone().unwrap_or_default().stacked(true);
         let array = file.array(&inner.keys.volume)?;
@@ -466,7 +496,7 @@ fn check_files(inner: &Inner, files: &Files) -> Result<(), DataError> {
     inner.volumes(&file, first)?;
     match &first.targets {
         _ if !inner.has_targets => Ok(()),
-        Some(path) => inner.check_targets(&SourceFile::open(path)?, first),
+        Some(path) => inner.check_targets(&open(path)?, first),
         None => inner.check_targets(&file, first),
     }
 }
@@ -480,7 +510,7 @@ fn open_file(path: &Path, keys: &Keys, has_targets: bool) -> Result<Inner, DataE
             ),
         });
     }
-    let file = SourceFile::open(path)?;
+    let file = SourceFile::open(path)?.reading(keys.access());
     let volumes = file.array(&keys.volume)?;
     let dtype = volumes.delivered()?;
     let (samples, shape) = shape_of(&volumes, keys)?;
@@ -554,7 +584,29 @@ pub(crate) fn shape_of(
     if found.1.contains(&0) {
         return Err(volumes.wrong_shape("extents of at least 1".to_string()));
     }
+    check_samples(volumes, found.0.unwrap_or(1))?;
     Ok(found)
+}
+
+/// Samples of a file, whatever its size, and of all.
+const SAMPLES: std::ops::RangeInclusive<u64> = 1 << 16..=1 << 24;
+
+/// Refuses more samples than a file can hold: a few bytes of it may claim any number.
+pub(crate) fn check_samples(volumes: &SourceArray, samples: usize) -> Result<(), DataError> {
+    if samples as u64 <= *SAMPLES.start() {
+        return Ok(());
+    }
+    // A sample takes more than a byte.
+    let bytes = bytes_on_disk(volumes.path()).unwrap_or_default();
+    let most = bytes.clamp(*SAMPLES.start(), *SAMPLES.end());
+    if samples as u64 <= most {
+        return Ok(());
+    }
+    let reason = format!(
+        "it claims {samples} samples, and at most {most} are read of a file of {bytes} bytes; spread them over several \
+         files, or name another order of dims (`--layout`)"
+    );
+    Err(ReadError::Unsupported(reason).of(volumes.path(), Some(&volumes.key), None))
 }
 
 /// Names of the targets of a file that comes without an index, and the extents of its class indices

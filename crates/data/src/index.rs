@@ -5,6 +5,7 @@ use std::path::Path;
 use partita_formats::{DType, DataError, DimOrder, VolumeShape};
 use serde::{Deserialize, Serialize};
 
+use crate::external::leaves_folder;
 use crate::files::{FileEntry, Files};
 use crate::keys::Keys;
 use crate::names;
@@ -134,11 +135,12 @@ impl Index {
             label: self.label.clone().unwrap_or(usual.label),
             order: self.layout.clone(),
             fill: usual.fill,
+            external: usual.external,
         }
     }
 
     pub(crate) fn read(path: &Path) -> Result<Self, DataError> {
-        let text = std::fs::read_to_string(path).map_err(|error| DataError::Unopenable {
+        let text = partita_files::read_record(path).map_err(|error| DataError::Unopenable {
             path: path.to_path_buf(),
             reason: error.to_string(),
         })?;
@@ -155,6 +157,22 @@ impl Index {
                 expected,
             }),
         }
+    }
+
+    /// A file that is not below the folder of the index, and what is valid.
+    pub(crate) fn outside(&self) -> Option<(String, String)> {
+        let splits = Split::ALL.map(|split| (split, self.split(split)));
+        let (split, path) = splits.into_iter().find_map(|(split, index)| {
+            let one = index.file.iter().chain(&index.target_file);
+            let many = [&index.files, &index.target_files].into_iter().flatten();
+            let mut all = one.chain(many.flatten());
+            Some((split, all.find(|path| leaves_folder(path))?))
+        })?;
+        Some((
+            format!("[{split}] names {path}, which is not below its folder"),
+            "paths below the folder of the index, or `allow_external = true` in the run file, if it is trusted"
+                .to_owned(),
+        ))
     }
 
     /// The first inconsistency: what was found, what is valid.

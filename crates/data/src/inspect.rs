@@ -304,8 +304,8 @@ fn summarize(
 
 fn arrays(path: &Path) -> Result<Vec<ArraySummary>, DataError> {
     let file = SourceFile::open(path)?;
-    let keys = file.keys().into_iter();
-    keys.map(|key| Ok(array_summary(&file.array(&key)?)))
+    let keys = file.keys().iter();
+    keys.map(|key| Ok(array_summary(&file.array(key)?)))
         .collect()
 }
 
@@ -318,15 +318,24 @@ fn array_summary(array: &SourceArray) -> ArraySummary {
     }
 }
 
-/// Bytes of a file, or of all files of a folder.
-fn bytes_on_disk(path: &Path) -> std::io::Result<u64> {
+/// Bytes of a file, or of all files of a folder; links in it count as they are.
+pub(crate) fn bytes_on_disk(path: &Path) -> std::io::Result<u64> {
     let found = path.metadata()?;
     if !found.is_dir() {
         return Ok(found.len());
     }
     let mut bytes = 0;
-    for entry in path.read_dir()? {
-        bytes += bytes_on_disk(&entry?.path())?;
+    let mut folders = vec![path.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in folder.read_dir()? {
+            let entry = entry?;
+            let found = entry.metadata()?;
+            if found.is_dir() {
+                folders.push(entry.path());
+            } else {
+                bytes += found.len();
+            }
+        }
     }
     Ok(bytes)
 }

@@ -1,6 +1,6 @@
 //! Names of the arrays in the files of a dataset, and the order of their dims.
 
-use partita_formats::DimOrder;
+use partita_formats::{Access, DimOrder};
 
 /// Key of the volumes.
 pub(crate) const VOLUME_KEY: &str = "full";
@@ -24,6 +24,25 @@ pub struct Keys {
     pub order: Option<DimOrder>,
     /// Whether values that were never written are read as the fill value that their file states (default: refused).
     pub fill: bool,
+    /// Whether values may lie in other files outside of the folder of theirs, or without a format (default: refused).
+    pub external: bool,
+}
+
+impl Keys {
+    /// The usual names, with or without leave to read other files.
+    pub fn allowing(external: bool) -> Self {
+        Self {
+            external,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        Access {
+            fill: self.fill,
+            external: self.external,
+        }
+    }
 }
 
 impl Default for Keys {
@@ -34,6 +53,7 @@ impl Default for Keys {
             label: LABEL_KEY.to_owned(),
             order: None,
             fill: false,
+            external: false,
         }
     }
 }

@@ -8,6 +8,7 @@ mod channels;
 mod classes;
 mod convert;
 mod dataset;
+mod external;
 mod files;
 mod grid;
 mod index;
@@ -36,6 +37,7 @@ pub use convert::{
     check_unconverted,
 };
 pub use dataset::Dataset;
+pub use external::external_note;
 pub use index::{FORMAT_VERSION, INDEX_FILE, Kind};
 pub use inspect::{
     ArraySummary, ClassSummary, DatasetSummary, FileArray, FileSummary, Inspected, SplitSummary,

@@ -88,7 +88,7 @@ fn rows_of(dataset: &Dataset) -> Result<Vec<Vec<Image>>, DataError> {
 fn rows_of_file(path: &Path, file: &SourceFile) -> Result<Vec<Vec<Image>>, DataError> {
     let is_image = partita_formats::is_image(path);
     for key in file.keys() {
-        let array = file.array(&key)?;
+        let array = file.array(key)?;
         if let Some((order, samples, shape)) = layout(&array, is_image) {
             let dtype = array.delivered()?;
             let stored = SampleArray::check(array, &order, samples, shape)?;

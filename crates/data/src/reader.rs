@@ -332,7 +332,7 @@ impl OpenFile {
 
     fn open(dataset: &Inner, entry: &FileEntry) -> Result<Self, DataError> {
         let samples = entry.stacked;
-        let open = |path: &Path| Ok(SourceFile::open(path)?.filling(dataset.keys.fill));
+        let open = |path: &Path| Ok(SourceFile::open(path)?.reading(dataset.keys.access()));
         let volumes = open(&entry.volumes)?;
         if !dataset.has_targets {
             return Ok(Self {

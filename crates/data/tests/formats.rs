@@ -24,6 +24,7 @@ fn keys(volume: &str, target: &str, label: &str, order: &str) -> Keys {
         label: label.to_owned(),
         order: Some(order.parse().expect("an order of dims")),
         fill: false,
+        external: false,
     }
 }
 
@@ -142,7 +143,7 @@ fn index(folder: &Path, head: &str, train: &str) -> Result<Dataset, DataError> {
          universes = [0, 1, 2]\n"
     );
     fs::write(folder.join("dataset.toml"), text).expect("room for a file");
-    Dataset::open(folder)
+    Dataset::open_with(folder, &Keys::allowing(true))
 }
 
 fn shown(name: &str) -> String {
@@ -246,7 +247,7 @@ fn nifti_values_are_scaled_as_the_header_says() {
             shown("one_target.npy"),
         );
         fs::write(folder.path().join("dataset.toml"), text).unwrap();
-        Dataset::open(folder.path()).unwrap()
+        Dataset::open_with(folder.path(), &Keys::allowing(true)).unwrap()
     };
     let mut out = Samples::new(DType::Float32);
     let shape = [1, 6, 5, 7];
@@ -274,7 +275,9 @@ fn many_files_of_many_samples_are_numbered_through() {
     );
     fs::write(folder.path().join("dataset.toml"), text).unwrap();
     // The test split has one sample of a file that holds three.
-    let error = Dataset::open(folder.path()).unwrap_err().to_string();
+    let error = Dataset::open_with(folder.path(), &Keys::allowing(true))
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("stored.npz") && error.contains("[1, 6, 5, 7, 2]"),
         "{error}"
@@ -284,7 +287,7 @@ fn many_files_of_many_samples_are_numbered_through() {
         .replace("[9]", "[9, 10, 11]")
         .replace("samples = 7", "samples = 9");
     fs::write(folder.path().join("dataset.toml"), text).unwrap();
-    let dataset = Dataset::open(folder.path()).unwrap();
+    let dataset = Dataset::open_with(folder.path(), &Keys::allowing(true)).unwrap();
     assert_eq!(dataset.samples(Split::Train), 6);
     let mut reader = dataset.reader(Split::Train);
     check(

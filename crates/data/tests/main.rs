@@ -6,6 +6,10 @@ mod made;
 
 mod convert;
 mod damage;
+#[cfg(unix)]
+mod doors;
+#[cfg(unix)]
+mod external;
 mod fixtures;
 mod foreign_formats;
 mod foreign_hdf5;
@@ -13,4 +17,5 @@ mod formats;
 mod formats_damage;
 mod slab_bytes;
 mod tasks;
+mod work;
 mod writing;

@@ -23,6 +23,8 @@ const PRIVATE_FILE: u32 = 0o600;
 const SHARED_FILE: u32 = 0o666;
 /// Texts are read into memory. Those of the largest models have a few MiB.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
+/// Most bytes that are read of a record that programs write. An index of ten million samples has some hundred MiB.
+pub const RECORD_BYTES_MAX: u64 = 1 << 30;
 /// Nobody takes so long to write a file.
 const LEFTOVER_AGE: Duration = Duration::from_secs(24 * 3600);
 
@@ -143,22 +145,91 @@ fn is_private(folder: &Path) -> bool {
     found.is_ok_and(|found| found.permissions().mode() & 0o077 == 0)
 }
 
-/// The text of a file, or of a pipe until its writer closes it.
+/// Opens a regular file to read: the one door to files that come from elsewhere.
 ///
-/// Errors: it cannot be read, is no UTF-8, or has more than `TEXT_BYTES_MAX` bytes, as devices may have.
-pub fn read_text(path: &Path) -> io::Result<String> {
-    if path.is_dir() {
-        return Err(io::Error::other("it is a folder, not a file"));
+/// Errors: no file, or no regular one. A pipe would wait for a writer, and a device may have no end.
+pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
+    let path = path.as_ref();
+    check_regular(path)?;
+    let mut options = OpenOptions::new();
+    options.read(true);
+    // A pipe that takes the place of the file in between is not waited for.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(irregular())
     }
+}
+
+/// The bytes of a regular file.
+///
+/// Errors: as [`open`](fn@open); a file of more than `most` bytes, which is not read.
+pub fn read(path: impl AsRef<Path>, most: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let length = file.metadata()?.len();
+    if length > most {
+        return Err(too_long(Some(length), most));
+    }
+    read_up_to(file, length, most)
+}
+
+/// The text of a regular file.
+///
+/// Errors: as [`open`](fn@open); it is no UTF-8, or has more than 64 MiB.
+pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
+    text_of(read(path, TEXT_BYTES_MAX)?)
+}
+
+/// The text of a record that programs write: an index, a manifest, a trace.
+///
+/// Errors: as [`open`](fn@open); it is no UTF-8, or has more than 1 GiB.
+pub fn read_record(path: impl AsRef<Path>) -> io::Result<String> {
+    text_of(read(path, RECORD_BYTES_MAX)?)
+}
+
+/// The text of a regular file, or of what was piped to this process: `/dev/stdin`, or a process substitution of the
+/// shell.
+///
+/// Errors: as [`read_text`].
+pub fn read_piped_text(path: impl AsRef<Path>) -> io::Result<String> {
+    let path = path.as_ref();
+    let is_descriptor = path == Path::new("/dev/stdin")
+        || ["/dev/fd", "/proc/self/fd"]
+            .iter()
+            .any(|folder| path.parent() == Some(Path::new(folder)));
+    if !is_descriptor || path.is_dir() {
+        return read_text(path);
+    }
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a pipe that this process was given"
+    )]
+    let file = File::open(path)?;
+    text_of(read_up_to(file, 0, TEXT_BYTES_MAX)?)
+}
+
+/// Errors: there are more bytes than `most`.
+fn read_up_to(file: File, expected: u64, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?
-        .take(TEXT_BYTES_MAX + 1)
-        .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > TEXT_BYTES_MAX {
-        let mebibytes = TEXT_BYTES_MAX >> 20;
-        let told = format!("it has more than {mebibytes} MiB, the most that is read of a text");
-        return Err(io::Error::other(told));
+    bytes.try_reserve_exact(usize::try_from(expected).unwrap_or(usize::MAX))?;
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(too_long(None, most));
     }
+    Ok(bytes)
+}
+
+fn too_long(length: Option<u64>, most: u64) -> io::Error {
+    let length = length.map_or_else(|| format!("more than {most}"), |length| length.to_string());
+    io::Error::other(format!(
+        "it has {length} bytes, and at most {most} are read"
+    ))
+}
+
+fn text_of(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         io::Error::other(format!("it is not a text: byte {at} is not UTF-8"))
@@ -189,7 +260,7 @@ pub fn is_replaceable(path: &Path, beginning: &[u8]) -> bool {
     }
     let mut read = Vec::new();
     let most = beginning.len() as u64;
-    let all = File::open(path).and_then(|file| file.take(most).read_to_end(&mut read));
+    let all = open(path).and_then(|file| file.take(most).read_to_end(&mut read));
     // What cannot be read may be replaced where its folder allows it.
     all.is_err() || read.is_empty() || read == beginning
 }
@@ -290,7 +361,7 @@ fn has_ended(on: Option<&str>, process: u32) -> bool {
 
 /// The name of this host; empty if the system does not say.
 pub fn host_name() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = read_text("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
 }
 
@@ -326,6 +397,7 @@ pub fn parent(path: &Path) -> &Path {
 /// Waits until the device has the names in a folder: a rename or removal lasts only then.
 pub fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) {
+        #[allow(clippy::disallowed_methods, reason = "a folder")]
         File::open(path)?.sync_all()?;
     }
     Ok(())
@@ -364,7 +436,7 @@ impl FolderLock {
 
     /// Number of the process that has the lock of a folder; `None` where none has, or it is unknown.
     pub fn holder(folder: &Path, name: &str) -> Option<String> {
-        let mut file = File::open(folder.join(name)).ok()?;
+        let mut file = open(folder.join(name)).ok()?;
         match file.try_lock_shared() {
             Err(TryLockError::WouldBlock) => {}
             Ok(()) | Err(TryLockError::Error(_)) => return None,

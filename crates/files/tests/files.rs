@@ -5,11 +5,13 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use partita_files::{
     FolderLock, NewFile, create_private, create_private_all, create_private_file, free_bytes,
-    is_temporary, read_text, remove_temporaries, scratch, write_whole,
+    is_temporary, open, read, read_piped_text, read_record, read_text, remove_temporaries, scratch,
+    write_whole,
 };
 
 fn names(folder: &std::path::Path) -> Vec<String> {
@@ -181,27 +183,50 @@ fn what_is_no_regular_file_is_not_replaced() {
 }
 
 #[test]
-fn texts_come_from_files_and_pipes_but_not_without_end() {
+fn texts_come_from_regular_files_up_to_a_size() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "ab").unwrap();
     assert_eq!(read_text(&file).unwrap(), "ab");
+    assert_eq!(read(&file, 2).unwrap(), b"ab");
+    let told = read(&file, 1).unwrap_err().to_string();
+    assert!(told.contains("it has 2 bytes, and at most 1"), "{told}");
     fs::write(&file, b"ab\xff").unwrap();
     let told = read_text(&file).unwrap_err().to_string();
     assert!(told.contains("byte 2 is not UTF-8"), "{told}");
-    assert!(read_text(folder.path()).is_err());
-    let told = read_text(std::path::Path::new("/dev/zero")).unwrap_err();
-    assert!(told.to_string().contains("more than 64 MiB"), "{told}");
+    // A file with nothing but a length is not read to find out.
+    let long = fs::File::create(&file).unwrap();
+    long.set_len(1 << 40).unwrap();
+    for told in [read_text(&file), read_record(&file), read_piped_text(&file)] {
+        let told = told.unwrap_err().to_string();
+        assert!(told.contains("1099511627776 bytes"), "{told}");
+    }
+}
 
-    let pipe = folder.path().join("pipe");
+#[test]
+fn pipes_and_devices_are_neither_opened_nor_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let [pipe, link] = ["pipe", "link"].map(|name| folder.path().join(name));
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(made.unwrap().success());
-    let writer = std::thread::spawn({
-        let pipe = pipe.clone();
-        move || fs::write(pipe, "from a pipe").unwrap()
-    });
-    assert_eq!(read_text(&pipe).unwrap(), "from a pipe");
-    writer.join().unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+    for path in [&pipe, &link, Path::new("/dev/zero"), folder.path()] {
+        let told = [
+            open(path).map(|_| ()),
+            read(path, 8).map(|_| ()),
+            read_text(path).map(|_| ()),
+            read_record(path).map(|_| ()),
+            read_piped_text(path).map(|_| ()),
+        ];
+        for told in told {
+            let told = told.unwrap_err().to_string();
+            assert!(told.contains("not a regular file"), "{told}");
+        }
+        assert_eq!(FolderLock::holder(path, ""), None);
+    }
+    // A file of the system that says it has no bytes.
+    let text = read_text("/proc/self/status").unwrap();
+    assert!(text.contains("VmRSS"));
 }
 
 #[test]

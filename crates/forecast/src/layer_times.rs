@@ -10,7 +10,7 @@ use crate::StrategyChoice;
 use crate::compute_scale::alone;
 use crate::planning::PlanningError;
 use crate::training::Training;
-use partita_files::{line_at, read_text};
+use partita_files::{line_at, read_piped_text};
 use partita_graph::Graph;
 use partita_oracle::{Costs, LayerFactors, PassFactors, ScaledCosts, SpeedFactors, TaskPrediction};
 use partita_program::{Menu, Phase};
@@ -94,7 +94,7 @@ impl LayerTimes {
     ///
     /// Errors: a file that cannot be read or is no such table, a value out of range.
     pub fn read(file: &Path) -> Result<Self, LayerTimesError> {
-        let text = read_text(file).map_err(|source| LayerTimesError::Unreadable {
+        let text = read_piped_text(file).map_err(|source| LayerTimesError::Unreadable {
             file: file.to_owned(),
             source,
         })?;

@@ -1,6 +1,6 @@
 //! Models by name or file.
 
-use partita_files::read_text;
+use partita_files::read_piped_text;
 use partita_graph::{Graph, text, zoo};
 use partita_import::{ImportError, Imported, Options};
 use partita_site::near_file::{files_in, near_file};
@@ -256,13 +256,13 @@ fn foreign(path: &Path) -> Option<(&'static str, &'static str)> {
 fn read_once(path: &Path) -> io::Result<String> {
     static PIPES: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
     if path.metadata().is_ok_and(|about| about.is_file()) || path.is_dir() {
-        return read_text(path);
+        return read_piped_text(path);
     }
     let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(text) = pipes.get(path) {
         return Ok(text.clone());
     }
-    let text = read_text(path)?;
+    let text = read_piped_text(path)?;
     pipes.insert(path.to_owned(), text.clone());
     Ok(text)
 }

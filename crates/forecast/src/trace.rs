@@ -16,7 +16,6 @@ use partita_verify::verify;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -113,7 +112,7 @@ pub fn record(program: &Program, traces: &[Trace]) -> Value {
 /// or duplicate ones; invalid times or order; other steps or another span than stated.
 pub fn read(path: &Path) -> Result<Recorded, TraceError> {
     let own = || path.to_owned();
-    let text = fs::read_to_string(path);
+    let text = partita_files::read_record(path);
     let text = text.map_err(|source| TraceError::Unreadable {
         path: own(),
         source,

@@ -5,6 +5,7 @@
 use crate::element::{Element, Elements};
 use crate::read_error::ReadError;
 use serde::Serialize;
+use std::path::PathBuf;
 
 /// The key of the array of a file that has one, without a name.
 pub(crate) const ONLY: &str = "array";
@@ -33,10 +34,19 @@ pub enum StorageLayout {
     },
 }
 
+/// What is read for values that a file does not hold itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Values that were never written are the fill value that the file states (default: refused).
+    pub fill: bool,
+    /// Values may lie in any other file of this machine that the file names (default: refused).
+    pub external: bool,
+}
+
 /// A file of arrays in one of the formats. Every rank opens its own.
 pub(crate) trait ArrayFile: Send {
     /// All arrays of the file.
-    fn keys(&self) -> Vec<String> {
+    fn keys(&self, _access: Access) -> Vec<String> {
         vec![ONLY.to_owned()]
     }
     /// Whether the file has one array, which has no name: any key is answered with it.
@@ -48,10 +58,10 @@ pub(crate) trait ArrayFile: Send {
         false
     }
     /// An array by one of the [`keys`](Self::keys). Values that were never written are read as the fill value that the
-    /// file states if `fill`, and refused else, where the format leaves open what they are.
+    /// file states if `access` says so, and refused else, where the format leaves open what they are.
     ///
     /// Errors: why it cannot be read.
-    fn array(&self, key: &str, fill: bool) -> Result<Opened, ReadError>;
+    fn array(&self, key: &str, access: Access) -> Result<Opened, ReadError>;
 }
 
 /// An array as its format finds it.
@@ -61,6 +71,8 @@ pub(crate) struct Opened {
     pub(crate) stored: StorageLayout,
     /// Bytes of an element in the file, uncompressed.
     pub(crate) stored_size: usize,
+    /// Files that are read by permission alone.
+    pub(crate) external: Vec<PathBuf>,
     pub(crate) array: Box<dyn StoredArray>,
 }
 

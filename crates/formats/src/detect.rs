@@ -1,6 +1,5 @@
 //! Which format a file of arrays has, by its contents.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -14,7 +13,7 @@ use crate::{hdf5, image, nifti, npy, tfrecord, zarr};
 pub(crate) fn open(path: &Path) -> Result<Box<dyn ArrayFile>, DataError> {
     let mut head = Vec::new();
     // The HDF5 reader reports what cannot be opened.
-    if let Ok(file) = File::open(path) {
+    if let Ok(file) = partita_files::open(path) {
         let _ = file.take(HEAD_BYTES).read_to_end(&mut head);
     }
     let name = path
@@ -85,7 +84,7 @@ fn foreign(head: &[u8]) -> Option<&'static str> {
 /// Whether a file is an image, whose dims are H, W, C.
 pub fn is_image(path: &Path) -> bool {
     let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(8).read_to_end(&mut head));
+    let read = partita_files::open(path).and_then(|file| file.take(8).read_to_end(&mut head));
     read.is_ok() && (head.starts_with(image::PNG_MAGIC) || head.starts_with(image::JPEG_MAGIC))
 }
 

@@ -1,5 +1,6 @@
 //! Arrays whose elements lie one after the other in a file, or in a compressed stream.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -28,7 +29,7 @@ pub(crate) enum Bytes {
     File { file: File, offset: u64 },
     /// In what a decoder gives, from `offset` on.
     Stream {
-        open: Box<dyn Fn() -> io::Result<Box<dyn Read>> + Send>,
+        open: Box<dyn Fn() -> io::Result<Box<dyn Read + Send>> + Send>,
         offset: u64,
         filter: &'static str,
     },
@@ -43,6 +44,14 @@ pub(crate) struct Flat {
     pub(crate) order: Order,
     /// Whether the dims are numbered from the innermost on (Fortran order).
     pub(crate) reversed: bool,
+    /// The stream where the last read ended, so that reads in order decode it once.
+    pub(crate) place: RefCell<Option<Place>>,
+}
+
+/// A stream, and how many of its bytes were read.
+pub(crate) struct Place {
+    stream: Box<dyn Read + Send>,
+    at: u64,
 }
 
 impl Flat {
@@ -69,6 +78,7 @@ impl Flat {
             },
             stored_size: self.element.size(),
             element: self.element.clone(),
+            external: Vec::new(),
             array: Box::new(self),
         })
     }
@@ -81,7 +91,7 @@ impl Flat {
         out: &mut Elements,
     ) -> Result<(), ReadError> {
         let size = self.element.size();
-        let mut cursor = Cursor::open(&self.bytes)?;
+        let mut cursor = Cursor::open(&self.bytes, self.place.take());
         let mut buffer = Vec::new();
         let mut filled = 0;
         for_runs(&self.extents, starts, counts, |first, elements| {
@@ -103,7 +113,9 @@ impl Flat {
                 done += now;
             }
             Ok(())
-        })
+        })?;
+        self.place.replace(cursor.into_place());
+        Ok(())
     }
 }
 
@@ -131,33 +143,52 @@ enum Cursor<'a> {
         offset: u64,
     },
     Stream {
-        stream: Box<dyn Read>,
+        open: &'a dyn Fn() -> io::Result<Box<dyn Read + Send>>,
+        place: Option<Place>,
         offset: u64,
-        at: u64,
     },
 }
 
 impl<'a> Cursor<'a> {
-    fn open(bytes: &'a Bytes) -> io::Result<Self> {
-        Ok(match bytes {
+    fn open(bytes: &'a Bytes, place: Option<Place>) -> Self {
+        match bytes {
             Bytes::File { file, offset } => Cursor::File {
                 file,
                 offset: *offset,
             },
             Bytes::Stream { open, offset, .. } => Cursor::Stream {
-                stream: open()?,
+                open,
+                place,
                 offset: *offset,
-                at: 0,
             },
-        })
+        }
     }
 
-    /// Fills the buffer from a position that is not before the end of the last.
+    fn into_place(self) -> Option<Place> {
+        match self {
+            Cursor::File { .. } => None,
+            Cursor::Stream { place, .. } => place,
+        }
+    }
+
+    /// Fills the buffer from a position. A stream begins anew where it is before the end of the last.
     fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> io::Result<()> {
         match self {
             Cursor::File { file, offset } => file.read_exact_at(buffer, *offset + position),
-            Cursor::Stream { stream, offset, at } => {
-                let skip = *offset + position - *at;
+            Cursor::Stream {
+                open,
+                place,
+                offset,
+            } => {
+                let first = *offset + position;
+                if place.as_ref().is_none_or(|place| place.at > first) {
+                    let stream = open()?;
+                    *place = Some(Place { stream, at: 0 });
+                }
+                let Some(Place { stream, at }) = place else {
+                    return Ok(());
+                };
+                let skip = first - *at;
                 let skipped = io::copy(&mut stream.by_ref().take(skip), &mut io::sink())?;
                 if skipped < skip {
                     return Err(io::ErrorKind::UnexpectedEof.into());

@@ -11,7 +11,6 @@ mod target;
 pub use target::{TargetArray, TargetFile};
 
 use std::cell::OnceCell;
-use std::fs::File;
 use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -20,13 +19,13 @@ use partita_run::allocation::handling_failure;
 use rust_hdf5::format::FormatError;
 use rust_hdf5::{ByteOrder, DatatypeMessage, FillValue, H5Dataset, H5File, Hdf5Error};
 
-use crate::array::{ArrayFile, Opened, StorageLayout, StoredArray};
+use crate::array::{Access, ArrayFile, Opened, StorageLayout, StoredArray};
 use crate::element::{Element, Elements, each};
 use crate::error::DataError;
 use crate::flat::{Order, decode};
-use crate::hdf5::links::Target;
+use crate::hdf5::links::{Beside, Target};
 use crate::hdf5::mapping::Mapped;
-use crate::hdf5::storage::Written;
+use crate::hdf5::storage::{Members, Written};
 use crate::lfs::{LFS, LFS_REMEDY};
 use crate::read_error::ReadError;
 
@@ -42,6 +41,7 @@ pub(crate) struct Hdf5File {
     file: H5File,
     /// Its external links, once they were asked for.
     external: OnceCell<Vec<String>>,
+    members: Members,
 }
 
 /// An array of a file open for reading.
@@ -65,23 +65,27 @@ impl Hdf5File {
             base,
             file,
             external: OnceCell::new(),
+            members: Members::default(),
         })
     }
 
     /// An array, which links may lead to; `depth` files led here.
-    fn opened(&self, key: &str, fill: bool, depth: usize) -> Result<Opened, ReadError> {
+    fn opened(&self, key: &str, access: Access, depth: usize) -> Result<Opened, ReadError> {
         if depth > FILES_MAX {
             return Err(links::cycle(key));
         }
-        let key = match links::follow(&self.path, &self.file, key)? {
+        let key = match links::follow(&self.path, &self.file, key, access)? {
             Target::Here(key) => key,
-            Target::Elsewhere { path, key } => {
+            Target::Elsewhere { file, key } => {
+                let Beside { path, is_outside } = file;
                 let named = |reason| format!("{}, `{key}`: {reason}", path.display());
                 let file =
                     Self::open(&path).map_err(|error| ReadError::Unsupported(error.to_string()))?;
-                return file
-                    .opened(&key, fill, depth + 1)
-                    .map_err(|error| error.map(named));
+                let mut opened = file
+                    .opened(&key, access, depth + 1)
+                    .map_err(|error| error.map(named))?;
+                opened.external.extend(is_outside.then_some(path));
+                return Ok(opened);
             }
         };
         let array = guarded(|| self.file.dataset(&key))?;
@@ -89,21 +93,25 @@ impl Hdf5File {
         let stored = guarded(|| stored_of(&array))?;
         let shape = array.shape();
         if stored == StorageLayout::Virtual && element.size() > 0 {
-            let mapped = Mapped::open(&self.path, &array, &element, fill, depth)?;
+            let mapped = Mapped::open(&self.path, &array, &element, access, depth)?;
             return Ok(Opened {
                 shape,
                 stored_size: element.size(),
                 element,
                 stored,
+                external: mapped.external()?,
                 array: Box::new(mapped),
             });
         }
-        check_external(&array)?;
-        let file = File::open(&self.path)?;
-        let written = if fill {
+        let external = check_external(&array, access)?;
+        let file = partita_files::open(&self.path)?;
+        let fill = access.fill;
+        // What lies in raw files has no place in this one.
+        let written = if fill || !external.is_empty() {
             None
         } else {
-            Some(storage::written(&file, self.base, &self.file, &key, &shape))
+            let opened = (&self.file, &self.members);
+            Some(storage::written(&file, self.base, opened, &key, &shape))
         };
         let is_short = written.as_ref().is_some_and(Written::is_short);
         match self.check_room(&array, &stored) {
@@ -118,6 +126,7 @@ impl Hdf5File {
             stored_size: element.size(),
             element,
             stored,
+            external,
             array: Box::new(Hdf5Array {
                 array,
                 shape,
@@ -166,12 +175,22 @@ impl Hdf5File {
 }
 
 impl ArrayFile for Hdf5File {
-    fn keys(&self) -> Vec<String> {
+    fn keys(&self, access: Access) -> Vec<String> {
         let mut keys = self.file.dataset_names();
         let links = self.external.get_or_init(|| {
             let links = links::external(&self.file).into_iter();
             links
-                .filter(|link| self.opened(link, true, 0).is_ok())
+                .filter(|link| {
+                    self.opened(
+                        link,
+                        Access {
+                            fill: true,
+                            ..access
+                        },
+                        0,
+                    )
+                    .is_ok()
+                })
                 .collect()
         });
         keys.extend(links.iter().cloned());
@@ -186,8 +205,8 @@ impl ArrayFile for Hdf5File {
         false
     }
 
-    fn array(&self, key: &str, fill: bool) -> Result<Opened, ReadError> {
-        self.opened(key, fill, 0)
+    fn array(&self, key: &str, access: Access) -> Result<Opened, ReadError> {
+        self.opened(key, access, 0)
     }
 }
 
@@ -303,15 +322,27 @@ impl StoredArray for Hdf5Array {
     }
 }
 
-/// Refuses raw values in files of their own that are missing or too short, for which zeros would be read.
-fn check_external(array: &H5Dataset) -> Result<(), ReadError> {
+/// The files of raw values in files of their own. These may be any file that this process can read.
+///
+/// Errors: files that are not allowed; missing or too short ones, for which zeros would be read.
+fn check_external(array: &H5Dataset, access: Access) -> Result<Vec<PathBuf>, ReadError> {
     let segments = guarded(|| array.external_files())?;
+    let files: Vec<PathBuf> = segments
+        .iter()
+        .map(|one| PathBuf::from(&one.name))
+        .collect();
+    if !files.is_empty() && !access.external {
+        return Err(links::not_allowed("its values lie", &files));
+    }
     let extents = array.shape().into_iter().chain([array.element_size()]);
     let mut left = extents.fold(1, |bytes: u64, extent| bytes.saturating_mul(extent as u64));
     for segment in segments {
         let needed = segment.size.min(left);
         left -= needed;
-        let found = std::fs::metadata(&segment.name).map_or(0, |data| data.len());
+        let file = partita_files::open(&segment.name);
+        let found = file
+            .and_then(|file| file.metadata())
+            .map_or(0, |data| data.len());
         if found.saturating_sub(segment.offset) < needed {
             return Err(ReadError::Unsupported(format!(
                 "its values lie in the file {}, of which {needed} bytes from {} on are needed, and it has {found}; \
@@ -320,7 +351,7 @@ fn check_external(array: &H5Dataset) -> Result<(), ReadError> {
             )));
         }
     }
-    Ok(())
+    Ok(files)
 }
 
 /// The fill value of an array, alone.
@@ -352,7 +383,7 @@ pub fn attribute(path: &Path, name: &str) -> Option<String> {
 
 /// The arrays of a file; none of one that cannot be read.
 pub fn keys(path: &Path) -> Vec<String> {
-    Hdf5File::open(path).map_or_else(|_| Vec::new(), |file| file.keys())
+    Hdf5File::open(path).map_or_else(|_| Vec::new(), |file| file.keys(Access::default()))
 }
 
 /// Looks for the signature where the format allows it: at 0, 512, 1024, 2048 and so on.
@@ -371,7 +402,7 @@ fn check_signature(path: &Path) -> Result<(u64, u64), DataError> {
             reason: error.to_string(),
         },
     };
-    let mut file = std::fs::File::open(path).map_err(unopenable)?;
+    let mut file = partita_files::open(path).map_err(unopenable)?;
     let length = file.metadata().map_err(unopenable)?.len();
     let mut head = Vec::new();
     file.by_ref()

@@ -2,7 +2,6 @@
 
 mod orientation;
 
-use std::fs::File;
 use std::io::{BufReader, Cursor};
 use std::path::{Path, PathBuf};
 
@@ -12,7 +11,7 @@ use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
 use self::orientation::{of_exif, upright};
-use crate::array::{ArrayFile, Opened, StorageLayout, StoredArray};
+use crate::array::{Access, ArrayFile, Opened, StorageLayout, StoredArray};
 use crate::element::{Element, Elements};
 use crate::flat::{Order, decode, for_runs};
 use crate::read_error::ReadError;
@@ -38,7 +37,7 @@ pub struct Image {
 }
 
 impl ArrayFile for ImageFile {
-    fn array(&self, _: &str, _: bool) -> Result<Opened, ReadError> {
+    fn array(&self, _: &str, _: Access) -> Result<Opened, ReadError> {
         let image = read(&self.0)?;
         let element = match image.elements {
             Elements::U16(_) => Element::UInt16,
@@ -49,6 +48,7 @@ impl ArrayFile for ImageFile {
             stored: StorageLayout::Stream { filter: "image" },
             stored_size: element.size(),
             element,
+            external: Vec::new(),
             array: Box::new(image),
         })
     }
@@ -72,7 +72,7 @@ impl StoredArray for Image {
 
 /// Decodes an image.
 pub fn read(path: &Path) -> Result<Image, ReadError> {
-    let bytes = std::fs::read(path)?;
+    let bytes = partita_files::read(path, IMAGE_BYTES_MAX as u64)?;
     if bytes.starts_with(JPEG_MAGIC) {
         return jpeg(bytes);
     }
@@ -132,7 +132,7 @@ fn png_error(error: png::DecodingError) -> ReadError {
 }
 
 fn png(path: &Path) -> Result<Image, ReadError> {
-    let file = File::open(path)?;
+    let file = partita_files::open(path)?;
     let limits = png::Limits {
         bytes: IMAGE_BYTES_MAX,
     };

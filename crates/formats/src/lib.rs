@@ -27,7 +27,7 @@ mod source_file;
 mod tfrecord;
 mod zarr;
 
-pub use array::StorageLayout;
+pub use array::{Access, StorageLayout};
 pub use axes::{Axes, DimOrder, NoDimOrder, gather};
 pub use detect::{is_image, is_store};
 pub use element::{Element, Elements, Misfit};

@@ -3,13 +3,13 @@
 //! The array is (T, Z, Y, X) or (Z, Y, X): X varies fastest in the file. Positions in the body are not looked at.
 //! Source: nifti1.h and nifti2.h of the NIfTI Data Format Working Group.
 
-use std::fs::File;
+use std::cell::RefCell;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
-use crate::array::{ArrayFile, Opened, StoredArray};
+use crate::array::{Access, ArrayFile, Opened, StoredArray};
 use crate::element::{Element, Elements};
 use crate::flat::{Bytes, DEFLATE_FACTOR, Flat, Order};
 use crate::read_error::ReadError;
@@ -33,7 +33,7 @@ impl NiftiFile {
 
     /// Its first bytes, unpacked.
     fn head(&self) -> io::Result<Vec<u8>> {
-        let file = File::open(&self.path)?;
+        let file = partita_files::open(&self.path)?;
         let mut from: Box<dyn Read> = if self.is_gzipped {
             Box::new(MultiGzDecoder::new(io::BufReader::new(file)))
         } else {
@@ -58,13 +58,13 @@ pub(crate) fn is_header(head: &[u8]) -> bool {
 }
 
 impl ArrayFile for NiftiFile {
-    fn array(&self, _: &str, _: bool) -> Result<Opened, ReadError> {
-        let file = File::open(&self.path)?;
+    fn array(&self, _: &str, _: Access) -> Result<Opened, ReadError> {
+        let file = partita_files::open(&self.path)?;
         let length = file.metadata()?.len();
         let path = self.path.clone();
-        let open = move || -> io::Result<Box<dyn Read>> {
+        let open = move || -> io::Result<Box<dyn Read + Send>> {
             Ok(Box::new(MultiGzDecoder::new(io::BufReader::new(
-                File::open(&path)?,
+                partita_files::open(&path)?,
             ))))
         };
         let head = self.head()?;
@@ -93,6 +93,7 @@ impl ArrayFile for NiftiFile {
             element: header.element,
             order: header.order,
             reversed: false,
+            place: RefCell::default(),
         };
         let mut opened = flat.opened(room.saturating_sub(header.offset))?;
         if let Some((slope, inter)) = header.scale

@@ -2,13 +2,14 @@
 //!
 //! Source: NumPy Enhancement Proposal 1, versions 1.0 to 3.0 of the format.
 
-use std::fs::File;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use flate2::read::DeflateDecoder;
 
-use crate::array::{ArrayFile, Opened, StoredArray};
+use crate::array::{Access, ArrayFile, Opened, StoredArray};
 use crate::element::{Element, Elements};
 use crate::flat::{Bytes, DEFLATE_FACTOR, Flat, Order, numpy_type};
 use crate::read_error::ReadError;
@@ -28,8 +29,8 @@ impl NpyFile {
 }
 
 impl ArrayFile for NpyFile {
-    fn array(&self, _: &str, _: bool) -> Result<Opened, ReadError> {
-        let mut file = File::open(&self.0)?;
+    fn array(&self, _: &str, _: Access) -> Result<Opened, ReadError> {
+        let mut file = partita_files::open(&self.0)?;
         let header = Header::read(&mut file)?;
         let length = file.metadata()?.len();
         let room = length.saturating_sub(header.bytes);
@@ -41,12 +42,12 @@ impl ArrayFile for NpyFile {
 /// A file of named arrays.
 pub(crate) struct NpzFile {
     path: PathBuf,
-    members: Vec<Member>,
+    /// By their keys; of members of one name the first.
+    members: BTreeMap<String, Member>,
 }
 
 #[derive(Clone)]
 struct Member {
-    key: String,
     /// Where its bytes begin in the file.
     offset: u64,
     /// Bytes in the file.
@@ -59,12 +60,12 @@ struct Member {
 
 impl NpzFile {
     pub(crate) fn open(path: &Path) -> Result<Self, ReadError> {
-        let file = File::open(path)?;
+        let file = partita_files::open(path)?;
         let mut archive = zip::ZipArchive::new(file).map_err(zip_error)?;
         if archive.file_names().all(|name| !name.ends_with(".npy")) {
             return Err(ReadError::unsupported(of_other(archive.file_names())));
         }
-        let mut members = Vec::new();
+        let mut members = BTreeMap::new();
         for at in 0..archive.len() {
             let member = archive.by_index_raw(at).map_err(zip_error)?;
             let Some(key) = member.name().strip_suffix(".npy") else {
@@ -79,8 +80,7 @@ impl NpzFile {
                     )));
                 }
             };
-            members.push(Member {
-                key: key.to_owned(),
+            members.entry(key.to_owned()).or_insert(Member {
                 offset: member.data_start(),
                 packed: member.compressed_size(),
                 is_deflated,
@@ -159,7 +159,7 @@ impl StoredArray for Summed {
     ) -> Result<(), ReadError> {
         if counts == self.shape {
             let sum = || -> io::Result<u32> {
-                let mut file = File::open(&self.path)?;
+                let mut file = partita_files::open(&self.path)?;
                 file.seek(SeekFrom::Start(self.member.offset))?;
                 let mut sum = flate2::CrcReader::new(file.take(self.member.packed));
                 io::copy(&mut sum, &mut io::sink())?;
@@ -174,22 +174,18 @@ impl StoredArray for Summed {
 }
 
 impl ArrayFile for NpzFile {
-    fn keys(&self) -> Vec<String> {
-        self.members
-            .iter()
-            .map(|member| member.key.clone())
-            .collect()
+    fn keys(&self, _: Access) -> Vec<String> {
+        self.members.keys().cloned().collect()
     }
 
     fn is_nameless(&self) -> bool {
         false
     }
 
-    fn array(&self, key: &str, _: bool) -> Result<Opened, ReadError> {
-        let found = self.members.iter().find(|member| member.key == key);
-        let member = found.ok_or("it is gone")?.clone();
+    fn array(&self, key: &str, _: Access) -> Result<Opened, ReadError> {
+        let member = self.members.get(key).ok_or("it is gone")?.clone();
         if !member.is_deflated {
-            let mut file = File::open(&self.path)?;
+            let mut file = partita_files::open(&self.path)?;
             let seek = file.seek(SeekFrom::Start(member.offset));
             seek?;
             let header = Header::read(&mut file)?;
@@ -209,8 +205,8 @@ impl ArrayFile for NpzFile {
         }
         let path = self.path.clone();
         let (offset, packed, size, sum) = (member.offset, member.packed, member.size, member.sum);
-        let open = move || -> io::Result<Box<dyn Read>> {
-            let mut file = File::open(&path)?;
+        let open = move || -> io::Result<Box<dyn Read + Send>> {
+            let mut file = partita_files::open(&path)?;
             file.seek(SeekFrom::Start(offset))?;
             Ok(Box::new(Checked {
                 stream: DeflateDecoder::new(file.take(packed)),
@@ -318,6 +314,7 @@ impl Header {
             element: self.element,
             order: self.order,
             reversed: self.is_fortran,
+            place: RefCell::default(),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Files of arrays, whatever their format: open, list, read hyperslabs.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
 use partita_space::near;
 
-use crate::array::{ArrayFile, StorageLayout, StoredArray};
+use crate::array::{Access, ArrayFile, StorageLayout, StoredArray};
 use crate::detect;
 use crate::element::{Element, Elements};
 use crate::error::DataError;
@@ -16,7 +17,9 @@ use crate::slab;
 pub struct SourceFile {
     path: PathBuf,
     file: Box<dyn ArrayFile>,
-    fill: bool,
+    access: Access,
+    /// The names of its arrays in order, once they were asked for.
+    keys: OnceCell<Vec<String>>,
 }
 
 /// An array of a file open for reading.
@@ -32,6 +35,8 @@ pub struct SourceArray {
     pub stored: StorageLayout,
     /// Bytes of an element in the file, uncompressed.
     pub stored_size: usize,
+    /// Other files that its values lie in, outside of the folder of the file, or without a format.
+    pub external: Vec<PathBuf>,
     array: Box<dyn StoredArray>,
 }
 
@@ -43,20 +48,28 @@ impl SourceFile {
         Ok(Self {
             path: path.to_path_buf(),
             file: detect::open(path)?,
-            fill: false,
+            access: Access::default(),
+            keys: OnceCell::new(),
         })
     }
 
-    /// The same, with values that were never written read as the file's fill value if `fill`.
-    pub fn filling(self, fill: bool) -> Self {
-        Self { fill, ..self }
+    /// The same, with values read that the file does not hold itself, as far as that is allowed.
+    pub fn reading(self, access: Access) -> Self {
+        Self { access, ..self }
     }
 
     /// All arrays of the file, sorted by name.
-    pub fn keys(&self) -> Vec<String> {
-        let mut keys = self.file.keys();
-        keys.sort();
-        keys
+    pub fn keys(&self) -> &[String] {
+        self.keys.get_or_init(|| {
+            let mut keys = self.file.keys(self.access);
+            keys.sort();
+            keys
+        })
+    }
+
+    fn is_key(&self, key: &str) -> bool {
+        let keys = self.keys();
+        keys.binary_search_by(|name| name.as_str().cmp(key)).is_ok()
     }
 
     /// Whether the file has one array, which has no name.
@@ -66,8 +79,7 @@ impl SourceFile {
 
     /// Whether the file has an array, or a link, of this name.
     pub fn has(&self, key: &str) -> bool {
-        !self.file.is_nameless()
-            && (self.keys().iter().any(|name| name == key) || self.file.is_link(key))
+        !self.file.is_nameless() && (self.is_key(key) || self.file.is_link(key))
     }
 
     /// An array by its name; the only one of a file without names.
@@ -80,18 +92,18 @@ impl SourceFile {
             Some(only) if nameless => only.as_str(),
             Some(_) | None => key.trim_start_matches('/'),
         };
-        if !found.iter().any(|name| name == key) && !self.file.is_link(key) {
+        if !self.is_key(key) && !self.file.is_link(key) {
             let nearest = near(key, found.iter().map(String::as_str)).map(str::to_owned);
             return Err(DataError::MissingKey {
                 path: self.path.clone(),
                 key: key.to_string(),
-                found,
+                found: found.to_vec(),
                 nearest,
             });
         }
         let opened = self
             .file
-            .array(key, self.fill)
+            .array(key, self.access)
             .map_err(|error| error.of(&self.path, Some(key), None))?;
         Ok(SourceArray {
             path: self.path.clone(),
@@ -100,6 +112,7 @@ impl SourceFile {
             element: opened.element,
             stored: opened.stored,
             stored_size: opened.stored_size,
+            external: opened.external,
             array: opened.array,
         })
     }

@@ -4,13 +4,13 @@
 //! Source: TensorFlow, `tfrecord.rst` and `example.proto`; the reader of github.com/mlcommons/hpc,
 //! `cosmoflow/data/cosmo.py`.
 
-use std::fs::File;
+use std::cell::RefCell;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
-use crate::array::{ArrayFile, Opened, StorageLayout, StoredArray};
+use crate::array::{Access, ArrayFile, Opened, StorageLayout, StoredArray};
 use crate::checksum::crc32c;
 use crate::element::{Element, Elements};
 use crate::flat::{DEFLATE_FACTOR, Order, decode, for_runs};
@@ -20,6 +20,8 @@ use crate::read_error::ReadError;
 const COSMOFLOW_CHANNELS: usize = 4;
 /// Records of a file that are read.
 const RECORDS_MAX: usize = 1 << 20;
+/// Features of a record that are read.
+const FEATURES_MAX: usize = 256;
 
 /// A file of records.
 pub(crate) struct TfRecordFile {
@@ -46,28 +48,26 @@ impl TfRecordFile {
             records: 0,
             features: Vec::new(),
         };
-        let mut features = Vec::new();
-        let mut records = 0;
-        file.for_records(|record| {
-            if records == 0 {
-                for (key, value) in example(record)? {
-                    features.push((key, value.kind, value.length()));
+        let mut records = file.records()?;
+        while let Some(record) = records.next()? {
+            if file.records == 0 {
+                for (key, value) in example(&record)? {
+                    file.features.push((key, value.kind, value.length()));
+                }
+                if file.features.len() > FEATURES_MAX {
+                    return Err(ReadError::Unsupported(format!(
+                        "its records have more than {FEATURES_MAX} features; write them as NPZ or HDF5"
+                    )));
                 }
             }
-            records += 1;
-            Ok(true)
-        })?;
-        file.records = records;
-        file.features = features;
+            file.records += 1;
+        }
         Ok(file)
     }
 
-    /// Calls with each record, checked by its sums, until it returns false.
-    fn for_records(
-        &self,
-        mut each: impl FnMut(&[u8]) -> Result<bool, ReadError>,
-    ) -> Result<(), ReadError> {
-        let file = File::open(&self.path)?;
+    /// The records, from the first on.
+    fn records(&self) -> Result<Records, ReadError> {
+        let file = partita_files::open(&self.path)?;
         let length = file.metadata()?.len();
         let most = if self.is_gzipped {
             length.saturating_mul(DEFLATE_FACTOR)
@@ -75,24 +75,40 @@ impl TfRecordFile {
             length
         };
         let file = BufReader::with_capacity(1 << 18, file);
-        let mut from: Box<dyn Read> = if self.is_gzipped {
+        let from: Box<dyn Read + Send> = if self.is_gzipped {
             Box::new(MultiGzDecoder::new(file))
         } else {
             Box::new(file)
         };
-        for number in 0..RECORDS_MAX {
-            let Some(record) = next_record(&mut from, most)
-                .map_err(|error| error.map(|reason| format!("record {number}: {reason}")))?
-            else {
-                return Ok(());
-            };
-            if !each(&record)? {
-                return Ok(());
-            }
+        Ok(Records {
+            from,
+            most,
+            next: 0,
+        })
+    }
+}
+
+/// A file while its records are read.
+struct Records {
+    from: Box<dyn Read + Send>,
+    /// Bytes that a record may have.
+    most: u64,
+    /// Number of the next one.
+    next: usize,
+}
+
+impl Records {
+    /// The next record, checked by its sums; `None` after the last.
+    fn next(&mut self) -> Result<Option<Vec<u8>>, ReadError> {
+        let number = self.next;
+        if number == RECORDS_MAX {
+            return Err(ReadError::Unsupported(format!(
+                "it has more than {RECORDS_MAX} records; spread them over several files"
+            )));
         }
-        Err(ReadError::Unsupported(format!(
-            "it has more than {RECORDS_MAX} records; spread them over several files"
-        )))
+        self.next += 1;
+        next_record(&mut self.from, self.most)
+            .map_err(|error| error.map(|reason| format!("record {number}: {reason}")))
     }
 }
 
@@ -259,7 +275,7 @@ impl TfRecordFile {
 }
 
 impl ArrayFile for TfRecordFile {
-    fn keys(&self) -> Vec<String> {
+    fn keys(&self, _: Access) -> Vec<String> {
         self.features.iter().map(|(key, ..)| key.clone()).collect()
     }
 
@@ -267,7 +283,7 @@ impl ArrayFile for TfRecordFile {
         false
     }
 
-    fn array(&self, key: &str, _: bool) -> Result<Opened, ReadError> {
+    fn array(&self, key: &str, _: Access) -> Result<Opened, ReadError> {
         let found = self.features.iter().find(|(name, ..)| name == key);
         let &(_, kind, length) = found.ok_or("no record has it")?;
         let element = match kind {
@@ -286,6 +302,7 @@ impl ArrayFile for TfRecordFile {
             },
             stored_size: element.size(),
             element,
+            external: Vec::new(),
             array: Box::new(Feature {
                 file: Self {
                     path: self.path.clone(),
@@ -295,6 +312,7 @@ impl ArrayFile for TfRecordFile {
                 key: key.to_owned(),
                 kind,
                 shape: shape.clone(),
+                place: RefCell::default(),
             }),
             shape,
         })
@@ -307,6 +325,8 @@ struct Feature {
     key: String,
     kind: Kind,
     shape: Vec<usize>,
+    /// Where the last read ended, so that reads in order decode the file once.
+    place: RefCell<Option<Records>>,
 }
 
 impl StoredArray for Feature {
@@ -317,14 +337,18 @@ impl StoredArray for Feature {
         out: &mut Elements,
     ) -> Result<(), ReadError> {
         let each = self.shape[1..].iter().product::<usize>();
-        let (mut number, mut filled) = (0, 0);
-        self.file.for_records(|record| {
-            let at = number;
-            number += 1;
+        let mut filled = 0;
+        let here = self.place.take().filter(|place| place.next <= starts[0]);
+        let mut records = here.map_or_else(|| self.file.records(), Ok)?;
+        while records.next < starts[0] + counts[0] {
+            let at = records.next;
+            let Some(record) = records.next()? else {
+                break;
+            };
             if at < starts[0] {
-                return Ok(true);
+                continue;
             }
-            let features = example(record)?;
+            let features = example(&record)?;
             let found = features.iter().find(|(key, _)| *key == self.key);
             let (_, value) = found.ok_or_else(|| format!("record {at} has no {}", self.key))?;
             if value.kind != self.kind || value.length() != each {
@@ -350,9 +374,9 @@ impl StoredArray for Feature {
                     Ok(())
                 },
             )?;
-            Ok(number < starts[0] + counts[0])
-        })?;
+        }
         if filled == out.len() {
+            self.place.replace(Some(records));
             return Ok(());
         }
         Err("it has fewer records than when it was opened".into())

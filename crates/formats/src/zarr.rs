@@ -6,6 +6,7 @@
 mod metadata;
 mod shard;
 
+use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::array::{ArrayFile, ONLY, Opened, StorageLayout, StoredArray};
+use crate::array::{Access, ArrayFile, ONLY, Opened, StorageLayout, StoredArray};
 use crate::codec::Codec;
 use crate::element::{Element, Elements, each};
 use crate::flat::{Order, decode, numpy_type};
@@ -24,6 +25,12 @@ use crate::zarr::shard::Shards;
 const DEPTH_MAX: usize = 6;
 /// Arrays and groups of a store that are listed.
 const ENTRIES_MAX: usize = 10_000;
+/// Most files of chunks that an array may have, and most chunks that a box is read of.
+const CHUNKS_MAX: usize = 1 << 21;
+/// Bytes that a coded chunk may have more than its values, beside an eighth of them.
+const CODED_BYTES_MORE: usize = 1 << 16;
+/// Most bytes of a chunk that is kept for the next box.
+const KEPT_BYTES_MAX: usize = 64 << 20;
 /// Most bytes of a decoded chunk.
 const CHUNK_BYTES_MAX: usize = 1 << 30;
 
@@ -37,7 +44,7 @@ pub(crate) struct ZarrStore {
 impl ZarrStore {
     pub(crate) fn open(root: &Path) -> Result<Self, ReadError> {
         let mut arrays = Vec::new();
-        list(root, "", 0, &mut arrays)?;
+        list(root, "", 0, (&mut arrays, &mut 0))?;
         Ok(Self {
             root: root.to_path_buf(),
             arrays,
@@ -46,15 +53,26 @@ impl ZarrStore {
 }
 
 /// Finds the arrays at and below a path.
-fn list(root: &Path, path: &str, depth: usize, arrays: &mut Vec<String>) -> Result<(), ReadError> {
+fn list(
+    root: &Path,
+    path: &str,
+    depth: usize,
+    (arrays, entries): (&mut Vec<String>, &mut usize),
+) -> Result<(), ReadError> {
     let folder = root.join(path);
+    *entries += 1;
+    if *entries > ENTRIES_MAX {
+        return Err(ReadError::Unsupported(format!(
+            "it has more than {ENTRIES_MAX} groups and arrays; name a group in it"
+        )));
+    }
     if is_array(&folder) {
         arrays.push(path.to_owned());
         return Ok(());
     }
-    if depth > DEPTH_MAX || arrays.len() > ENTRIES_MAX {
+    if depth > DEPTH_MAX {
         return Err(ReadError::unsupported(
-            "it has too many groups inside of groups, or arrays; name a group in it",
+            "it has too many groups inside of groups; name a group in it",
         ));
     }
     metadata::check_group(&folder)?;
@@ -67,7 +85,7 @@ fn list(root: &Path, path: &str, depth: usize, arrays: &mut Vec<String>) -> Resu
             } else {
                 format!("{path}/{name}")
             };
-            list(root, &below, depth + 1, arrays)?;
+            list(root, &below, depth + 1, (arrays, entries))?;
         }
     }
     Ok(())
@@ -75,7 +93,7 @@ fn list(root: &Path, path: &str, depth: usize, arrays: &mut Vec<String>) -> Resu
 
 fn is_array(folder: &Path) -> bool {
     let is_third = || {
-        let text = fs::read_to_string(folder.join("zarr.json")).ok()?;
+        let text = partita_files::read_text(folder.join("zarr.json")).ok()?;
         let value: Value = serde_json::from_str(&text).ok()?;
         Some(value.get("node_type")?.as_str()? == "array")
     };
@@ -83,7 +101,7 @@ fn is_array(folder: &Path) -> bool {
 }
 
 impl ArrayFile for ZarrStore {
-    fn keys(&self) -> Vec<String> {
+    fn keys(&self, _: Access) -> Vec<String> {
         if self.is_nameless() {
             vec![ONLY.to_owned()]
         } else {
@@ -95,7 +113,7 @@ impl ArrayFile for ZarrStore {
         self.arrays == [""]
     }
 
-    fn array(&self, key: &str, _: bool) -> Result<Opened, ReadError> {
+    fn array(&self, key: &str, _: Access) -> Result<Opened, ReadError> {
         let folder = if self.is_nameless() {
             self.root.clone()
         } else {
@@ -119,6 +137,7 @@ impl ArrayFile for ZarrStore {
             },
             stored_size: array.element.size(),
             element: array.element.clone(),
+            external: Vec::new(),
             array: Box::new(array),
         })
     }
@@ -143,6 +162,8 @@ struct ZarrArray {
     separator: String,
     /// Whether names begin with `c`.
     is_prefixed: bool,
+    /// The chunk that was read last, with its index.
+    last: RefCell<Option<(Vec<usize>, Elements)>>,
 }
 
 /// Source: specification 2, metadata of arrays.
@@ -160,7 +181,7 @@ struct SecondHeader {
 }
 
 fn header<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T, ReadError> {
-    let text = fs::read_to_string(path)?;
+    let text = partita_files::read_text(path)?;
     let read = serde_json::from_str(&text);
     read.map_err(|error| format!("its metadata are not valid: {error}").into())
 }
@@ -205,6 +226,7 @@ fn second(folder: PathBuf) -> Result<ZarrArray, ReadError> {
         codecs,
         separator: header.dimension_separator.unwrap_or_else(|| ".".to_owned()),
         is_prefixed: false,
+        last: RefCell::default(),
     })
 }
 
@@ -263,6 +285,7 @@ fn third(folder: PathBuf) -> Result<ZarrArray, ReadError> {
             .unwrap_or(usual)
             .to_owned(),
         is_prefixed,
+        last: RefCell::default(),
     };
     let codecs = at("/codecs")
         .and_then(Value::as_array)
@@ -332,13 +355,28 @@ impl ZarrArray {
             && (order.is_empty() || order.iter().copied().eq(0..dims))
             && ["/", "."].contains(&self.separator.as_str());
         if is_valid {
-            return Ok(());
+            let files = self.shards.extents(&self.chunk);
+            let files = self.shape.iter().zip(&files);
+            return self.check_chunks(files.map(|(extent, size)| extent.div_ceil(*size)));
         }
         Err(format!(
             "values of shape {:?} in chunks of {:?} are not valid",
             self.shape, self.chunk
         )
         .into())
+    }
+
+    /// Refuses more chunks than are read: a chunk that was never written costs time, but no byte of the store.
+    fn check_chunks(&self, mut counts: impl Iterator<Item = usize>) -> Result<(), ReadError> {
+        let all = counts.try_fold(1usize, |all, count| all.checked_mul(count));
+        if all.is_some_and(|all| all <= CHUNKS_MAX) {
+            return Ok(());
+        }
+        Err(ReadError::Unsupported(format!(
+            "its values of shape {:?} lie in chunks of {:?}, which are more than {CHUNKS_MAX}; write it in larger \
+             chunks, or in shards",
+            self.shape, self.chunk
+        )))
     }
 
     /// The elements of a chunk in the order of the array's dims; `None` where it was never written.
@@ -354,7 +392,10 @@ impl ZarrArray {
         };
         let path = self.folder.join(&name);
         let (name, read) = if self.shards.are_none() {
-            match fs::read(&path) {
+            // Codecs may add a little to what they pack.
+            let values = self.chunk.iter().product::<usize>() * self.element.size();
+            let most = values + values / 8 + CODED_BYTES_MORE;
+            match partita_files::read(&path, most as u64) {
                 Ok(bytes) => (name, Ok(Some(bytes))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 Err(error) => (name, Err(error.into())),
@@ -449,6 +490,7 @@ impl StoredArray for ZarrArray {
             .zip(&first)
             .map(|(((start, count), size), first)| (start + count - 1) / size - first + 1)
             .collect();
+        self.check_chunks(number.iter().copied())?;
         let mut relative = vec![0; first.len()];
         loop {
             let index: Vec<usize> = first
@@ -456,7 +498,11 @@ impl StoredArray for ZarrArray {
                 .zip(&relative)
                 .map(|(first, at)| first + at)
                 .collect();
-            let chunk = self.chunk_at(&index)?;
+            let kept = self.last.take().filter(|(at, _)| *at == index);
+            let chunk = match kept {
+                Some((_, chunk)) => Some(chunk),
+                None => self.chunk_at(&index)?,
+            };
             let values = match (&chunk, &self.fill) {
                 (Some(chunk), _) => Values::Chunk(chunk),
                 (None, Some(fill)) => Values::Fill(fill),
@@ -468,6 +514,9 @@ impl StoredArray for ZarrArray {
                 }
             };
             self.copy(&index, &values, starts, counts, out);
+            let size = self.element.size();
+            let kept = chunk.filter(|chunk| chunk.len() * size <= KEPT_BYTES_MAX);
+            self.last.replace(kept.map(|chunk| (index, chunk)));
             if !step(&mut relative, &number) {
                 return Ok(());
             }

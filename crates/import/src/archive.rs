@@ -20,11 +20,7 @@ impl Archive {
     /// Opens an archive that holds `file` in its only folder.
     pub(crate) fn open(path: &Path, file: &str) -> Result<Self, ImportError> {
         let unreadable = ImportError::Unreadable;
-        // Opening a pipe would wait for a writer.
-        if !path.metadata().map_err(unreadable)?.is_file() {
-            return Err(damaged("it is no file".to_owned()));
-        }
-        let opened = File::open(path).map_err(unreadable)?;
+        let opened = partita_files::open(path).map_err(unreadable)?;
         let zip = ZipArchive::new(BufReader::new(opened));
         let zip = zip.map_err(|error| damaged(format!("it is no zip archive ({error})")))?;
         let end = format!("/{file}");

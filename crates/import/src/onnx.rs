@@ -29,7 +29,6 @@ use prost::Message as _;
 use prost::bytes::Bytes;
 use schema::{GraphMessage, Model, NodeMessage, ValueInfo};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs;
 use std::iter;
 use std::path::{Path, PathBuf};
 use steps::{Source, Step};
@@ -80,15 +79,8 @@ fn damaged(fault: String) -> ImportError {
 }
 
 fn model(path: &Path) -> Result<Model, ImportError> {
-    let about = path.metadata().map_err(ImportError::Unreadable)?;
-    // Opening a pipe would wait for a writer.
-    if !about.is_file() {
-        return Err(damaged("it is no file".to_owned()));
-    }
-    if about.len() > BYTES_MAX {
-        return Err(damaged(format!("it has more than {BYTES_MAX} bytes")));
-    }
-    let bytes = Bytes::from(fs::read(path).map_err(ImportError::Unreadable)?);
+    let bytes = partita_files::read(path, BYTES_MAX).map_err(ImportError::Unreadable)?;
+    let bytes = Bytes::from(bytes);
     Model::decode(bytes).map_err(|error| damaged(format!("it is no ONNX model ({error})")))
 }
 

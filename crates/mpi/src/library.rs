@@ -170,6 +170,7 @@ fn identify(object: Object, path: &Path) -> Result<Library, LoadError> {
 
 /// The path under which the loader mapped a library.
 fn loaded_file(path: &Path) -> PathBuf {
+    #[allow(clippy::disallowed_methods, reason = "a file that the system has")]
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let name = path.file_name().unwrap_or_default();
     let resolved = std::fs::canonicalize(path).ok();

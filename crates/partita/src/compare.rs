@@ -6,7 +6,6 @@ use partita_oracle::compare::CompareError as Unequal;
 use partita_oracle::{Comparison, Prediction, compare as compare_times};
 use partita_site::{ErrorKind, Fault};
 use partita_space::Help;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -99,7 +98,7 @@ pub fn compare(prediction: &Path, trace: &Path) -> Result<Comparison, CompareErr
 
 fn read_prediction(path: &Path) -> Result<Prediction, CompareError> {
     let own = || path.to_owned();
-    let text = fs::read_to_string(path);
+    let text = partita_files::read_record(path);
     let text = text.map_err(|source| CompareError::Unreadable {
         path: own(),
         source,

@@ -137,6 +137,7 @@ impl CoreLocks {
             }
             held.extend(taken);
             self.of_folder.get_or_init(|| {
+                #[allow(clippy::disallowed_methods, reason = "a folder, to be locked")]
                 let folder = File::open(folder).ok()?;
                 folder.try_lock_shared().is_ok().then_some(folder)
             });
@@ -198,7 +199,7 @@ pub fn holders(folder: &Path) -> Vec<CoreHolder> {
 
 /// The processes that hold these cores.
 fn holders_of(folder: &Path, cores: &[usize]) -> Vec<CoreHolder> {
-    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let locks = partita_files::read_text("/proc/locks").unwrap_or_default();
     let mut found: BTreeMap<Option<u32>, Vec<usize>> = BTreeMap::new();
     for &core in cores {
         let inode = fs::metadata(folder.join(core.to_string())).map_or(0, |it| it.ino());
@@ -225,7 +226,7 @@ fn lock_holder(line: &str, inode: u64) -> Option<u32> {
 }
 
 fn command(process: u32) -> Option<String> {
-    let words = fs::read_to_string(format!("/proc/{process}/cmdline")).ok()?;
+    let words = partita_files::read_text(format!("/proc/{process}/cmdline")).ok()?;
     let words = words.trim_end_matches('\0').replace('\0', " ");
     let short: String = words.chars().take(COMMAND_MAX).collect();
     Some(if short.len() < words.len() {
@@ -372,12 +373,12 @@ pub fn allowed() -> Vec<usize> {
 /// The threads of the physical core of a core.
 fn siblings(core: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
-    fs::read_to_string(path).map_or(Vec::new(), |text| parse_cores(&text).unwrap_or_default())
+    partita_files::read_text(path).map_or(Vec::new(), |text| parse_cores(&text).unwrap_or_default())
 }
 
 /// Whether this process may use a part of the cores of the machine only.
 fn is_bound() -> bool {
-    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let online = partita_files::read_text("/sys/devices/system/cpu/online").unwrap_or_default();
     parse_cores(&online).is_some_and(|online| allowed().len() < online.len())
 }
 

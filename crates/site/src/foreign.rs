@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Cache of the loader: the paths of all libraries in the system's folders.
 const LOADER_CACHE: &str = "/etc/ld.so.cache";
+const CACHE_BYTES_MAX: u64 = 64 << 20;
 
 /// Folders that the loader searches last.
 const DEFAULT_FOLDERS: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
@@ -134,7 +135,7 @@ impl<'p> Loader<'p> {
     pub fn of_this_machine(paths: &'p LoaderPaths) -> Self {
         let listed = paths.listed.iter();
         let mut files: Vec<PathBuf> = listed.flat_map(|folder| files_in(folder)).collect();
-        let cache = fs::read(LOADER_CACHE).unwrap_or_default();
+        let cache = partita_files::read(LOADER_CACHE, CACHE_BYTES_MAX).unwrap_or_default();
         files.extend(cached(&cache).into_iter().filter(|path| path.is_file()));
         files.extend(
             DEFAULT_FOLDERS

@@ -128,7 +128,7 @@ impl Host {
 }
 
 pub(crate) fn text(root: &Path, path: &str) -> Option<String> {
-    fs::read_to_string(root.join(path)).ok()
+    partita_files::read_text(root.join(path)).ok()
 }
 
 /// Values of a key in lines `key : value`.
@@ -210,7 +210,7 @@ pub(crate) fn group_files(
         for folder in Path::new(path).ancestors() {
             let folder = folder.strip_prefix("/").unwrap_or(folder);
             let path = base.join(folder).join(file);
-            found.extend(fs::read_to_string(path).map(|text| text.trim().to_owned()));
+            found.extend(partita_files::read_text(path).map(|text| text.trim().to_owned()));
         }
     }
     found

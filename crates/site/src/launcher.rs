@@ -98,7 +98,7 @@ pub fn folders() -> Vec<PathBuf> {
 
 /// The parent of a process.
 fn parent(process: &str) -> Option<String> {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let status = partita_files::read_text(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
     Some(line.trim().to_owned()).filter(|parent| parent != "0")
 }

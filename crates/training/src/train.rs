@@ -143,7 +143,13 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
     let mut run = trainer.run(launch)?;
     launch.set_limit(run.watchdog)?;
     let graph = adapted(&run, trainer.model.graph()?)?;
-    let dataset = trainer.data.open()?.ignoring(check::ignored(&graph));
+    let dataset = trainer
+        .data
+        .open(&run.keys())?
+        .ignoring(check::ignored(&graph));
+    if launch.is_first() {
+        run.note_external(context, &dataset)?;
+    }
     let resume = resume(launch, &mut run, trainer, (&graph, &dataset))?;
     let sampling = crops::sampling(&run, &graph, &dataset)?;
     check_request(launch, &run, &graph, (&dataset, &sampling))?;

@@ -24,6 +24,8 @@ const TRIAL_WAIT: Duration = Duration::from_millis(100);
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Looks at files that other processes rename or replace meanwhile.
 const ATTEMPTS_MAX: usize = 400;
+/// Most bytes of a database that is read without locks.
+const DATABASE_BYTES_MAX: u64 = 1 << 32;
 
 /// Suffixes of the files that SQLite writes beside a database.
 const BESIDE: [&str; 3] = ["-journal", "-wal", "-shm"];
@@ -298,7 +300,7 @@ impl Store {
             if self.beside("-journal").exists() {
                 return Err(Failure::System("another process writes it".to_owned()));
             }
-            let bytes = fs::read(&self.path)?;
+            let bytes = partita_files::read(&self.path, DATABASE_BYTES_MAX)?;
             if !bytes.is_empty() {
                 copy.deserialize_read_exact(MAIN_DB, &bytes[..], bytes.len(), false)?;
             }

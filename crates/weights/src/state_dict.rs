@@ -83,7 +83,7 @@ impl StateDictFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
         let path = path.as_ref();
         let bad = |reason: String| bad(path, reason);
-        let file = File::open(path).map_err(|error| match error.kind() {
+        let file = partita_files::open(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => DataError::Missing {
                 path: path.to_path_buf(),
                 valid: "a safetensors file is needed there".to_string(),

@@ -6,7 +6,6 @@
 pub(crate) mod checksums;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -320,6 +319,8 @@ fn bad_values(entry: &Entry, element: ElementType, got: usize) -> DataError {
     }
 }
 
+/// Most bytes of a file of weights that is read as a whole.
+const FILE_BYTES_MAX: u64 = 1 << 36;
 /// Elements that are encoded at a time.
 const PIECE: usize = 1 << 14;
 
@@ -356,7 +357,7 @@ impl Entry {
 /// Reads a weight file. Errors: `Missing`, `BadWeights` (damaged, or other than F32 and F64), `DamagedTensor`.
 pub fn load(path: impl AsRef<Path>) -> Result<Weights, DataError> {
     let path = path.as_ref();
-    let bytes = fs::read(path).map_err(|error| match error.kind() {
+    let bytes = partita_files::read(path, FILE_BYTES_MAX).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => DataError::Missing {
             path: path.to_path_buf(),
             valid: "a safetensors file is needed there".to_string(),

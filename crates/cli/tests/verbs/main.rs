@@ -15,6 +15,8 @@ mod data;
 mod devices;
 mod digits;
 mod doctor;
+#[cfg(target_os = "linux")]
+mod doors;
 #[cfg(unix)]
 mod endings;
 mod epochs;

@@ -123,7 +123,7 @@ pub(super) fn find(
 fn of_files(asked: &ConvertSpec, found: &mut Found, map: &Relabel) -> Result<Answers, DataError> {
     let sample = &found.samples[0];
     let path = sample.entry.target_path();
-    let file = SourceFile::open(path)?.filling(found.keys.fill);
+    let file = SourceFile::open(path)?.reading(found.keys.access());
     let is_beside = sample.entry.targets.is_some();
     let stacked = sample.entry.stacked;
     let [_, largest @ ..] = found.shape;
@@ -173,7 +173,7 @@ fn of_files(asked: &ConvertSpec, found: &mut Found, map: &Relabel) -> Result<Ans
     }
     Err(DataError::NoAnswers {
         path: path.to_path_buf(),
-        found: file.keys(),
+        found: file.keys().to_vec(),
     })
 }
 
@@ -341,7 +341,7 @@ impl Table {
     }
 
     fn read(path: &Path) -> Result<Self, DataError> {
-        let text = std::fs::read_to_string(path).map_err(|error| DataError::Unopenable {
+        let text = partita_files::read_record(path).map_err(|error| DataError::Unopenable {
             path: path.to_path_buf(),
             reason: error.to_string(),
         })?;

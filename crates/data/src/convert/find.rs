@@ -11,6 +11,7 @@ use crate::convert::cases::{Case, Cases};
 use crate::convert::geometry::Geometry;
 use crate::convert::source_files::{ENDS, Unread, files_of};
 use crate::convert::task::Task;
+use crate::dataset::check_samples;
 use crate::files::FileEntry;
 use crate::keys::Keys;
 use crate::split::Split;
@@ -241,7 +242,7 @@ impl SampleKind {
         if is_record && keys.target == usual.target {
             keys.target = "y".to_owned();
         }
-        let file = SourceFile::open(path)?.filling(keys.fill);
+        let file = SourceFile::open(path)?.reading(keys.access());
         let array = file.array(&keys.volume)?;
         let rank = array.shape.len();
         if is_record && rank != 5 && keys.order.is_none() {
@@ -337,7 +338,7 @@ impl SampleKind {
         if self.are_images {
             return Ok((None, first));
         }
-        let file = SourceFile::open(path)?.filling(self.keys.fill);
+        let file = SourceFile::open(path)?.reading(self.keys.access());
         let array = file.array(&self.keys.volume)?;
         if array.delivered()? == DType::Float32 {
             self.dtype = DType::Float32;
@@ -365,5 +366,6 @@ fn read_shape(
         let valid = "at least one sample, and extents of at least 1";
         return Err(array.wrong_shape(valid.to_owned()));
     }
+    check_samples(array, samples.unwrap_or(1))?;
     Ok((samples, shape))
 }

@@ -14,6 +14,7 @@ mod task;
 pub use geometry::check_unconverted;
 pub use geometry::{GeometrySpec, VoxelOrientation};
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ use crate::convert::relabel::Relabel;
 pub use crate::convert::relabel::{LabelPair, NoLabelPair};
 use crate::convert::task::Task;
 use crate::dataset::Dataset;
+use crate::external::{external_files, external_note};
 use crate::files::Files;
 use crate::index::Kind;
 use crate::keys::Keys;
@@ -82,6 +84,11 @@ impl ConvertSpec {
         } = self.geometry;
         let is_usual = GeometrySpec::default();
         let fill = if keys.fill { " --fill" } else { "" };
+        let external = if keys.external {
+            " --allow-external"
+        } else {
+            ""
+        };
         let options = [
             (
                 "volume-key",
@@ -110,7 +117,7 @@ impl ConvertSpec {
             .into_iter()
             .filter_map(|(option, value)| Some((option, value?)));
         let given = given.map(|(option, value)| format!(" --{option} {value}"));
-        given.collect::<String>() + fill
+        given.collect::<String>() + fill + external
     }
 }
 
@@ -143,6 +150,14 @@ impl Conversion {
         let mut notes = geometry::find(&asked.geometry, asked.targets.as_deref(), &mut found)?;
         let mut answers = answers::find(asked, &mut found, &map)?;
         notes.splice(0..0, std::mem::take(&mut found.notes));
+        let files = found.samples.iter().flat_map(|sample| {
+            let entry = &sample.entry;
+            let more = sample.more.iter().chain(&entry.targets);
+            more.chain([&entry.volumes]).map(PathBuf::as_path)
+        });
+        let files: BTreeSet<_> = files.collect();
+        let external = external_files(files.into_iter(), &found.keys)?;
+        notes.extend(external_note(&external));
         let names = names::names(&found.samples);
         let mut inner = Inner::of_source(asked, &found, (&answers, &map), names.clone());
         if inner.has_targets && inner.labels.is_some() && answers.names.is_empty() {

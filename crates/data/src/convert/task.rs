@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use partita_files::RECORD_BYTES_MAX;
 use partita_formats::DataError;
 use serde_json::Value;
 
@@ -38,9 +39,11 @@ impl Task {
         let Some(path) = found.into_iter().find(|path| path.is_file()) else {
             return Ok(None);
         };
-        let bytes = std::fs::read(&path).map_err(|error| DataError::Unopenable {
-            path: path.clone(),
-            reason: error.to_string(),
+        let bytes = partita_files::read(&path, RECORD_BYTES_MAX).map_err(|error| {
+            DataError::Unopenable {
+                path: path.clone(),
+                reason: error.to_string(),
+            }
         })?;
         let value: Value = serde_json::from_slice(&bytes).map_err(|error| DataError::BadTask {
             path: path.clone(),

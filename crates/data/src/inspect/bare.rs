@@ -2,12 +2,16 @@
 
 use std::path::Path;
 
-use partita_formats::{DataError, Elements, SourceArray, SourceFile, StorageLayout};
+use partita_formats::{DataError, Elements, ReadError, SourceArray, SourceFile, StorageLayout};
 use partita_space::Bytes;
 
 use super::{BLOCK_ELEMENTS, FileArray, FileSummary, ValueScope, array_summary, bytes_on_disk};
 use crate::moments::ValueCount;
 
+/// Values that are read, whatever the size of the file.
+const VALUES_MAX: u64 = 1 << 26;
+/// Further values for each byte of the file, more than any compression makes of it.
+const VALUES_PER_BYTE: u64 = 1 << 12;
 /// Most channels with statistics of their own.
 const CHANNELS_MAX: usize = 64;
 
@@ -17,8 +21,10 @@ pub(super) fn summarize(
     refused: &DataError,
     scope: ValueScope,
 ) -> Result<FileSummary, DataError> {
-    let arrays = file.keys().into_iter().map(|key| {
-        let array = file.array(&key)?;
+    let file_bytes = bytes_on_disk(path).unwrap_or_default();
+    check_claims(file, file_bytes, scope)?;
+    let arrays = file.keys().iter().map(|key| {
+        let array = file.array(key)?;
         let (values, channels) = statistics(&array, scope)?;
         Ok(FileArray {
             array: array_summary(&array),
@@ -29,9 +35,29 @@ pub(super) fn summarize(
     Ok(FileSummary {
         path: path.to_path_buf(),
         no_dataset: refused.to_string(),
-        file_bytes: Bytes(bytes_on_disk(path).unwrap_or_default()),
+        file_bytes: Bytes(file_bytes),
         arrays: arrays.collect::<Result<_, DataError>>()?,
     })
+}
+
+/// Refuses arrays of more values to be read than a file can hold: most would be its fill value.
+fn check_claims(file: &SourceFile, file_bytes: u64, scope: ValueScope) -> Result<(), DataError> {
+    let mut left = VALUES_MAX.saturating_add(file_bytes.saturating_mul(VALUES_PER_BYTE));
+    for key in file.keys() {
+        let array = file.array(key)?;
+        let extents = array.shape.iter().map(|&extent| extent as u64);
+        let claimed = extents.fold(1, u64::saturating_mul);
+        let read = claimed.min(scope.elements_max() as u64);
+        left = left.checked_sub(read).ok_or_else(|| {
+            let reason = format!(
+                "its file claims far more values than its {file_bytes} bytes hold (shape {:?} here); write it without \
+                 values that were never written",
+                array.shape
+            );
+            ReadError::Unsupported(reason).of(array.path(), Some(key), None)
+        })?;
+    }
+    Ok(())
 }
 
 type Found = (

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rust_hdf5::{H5File, LinkClass};
 
+use crate::array::Access;
 use crate::read_error::ReadError;
 
 /// Most links that are followed one after the other.
@@ -16,15 +17,20 @@ pub(super) enum Target {
     /// A path without links in the same file.
     Here(String),
     Elsewhere {
-        path: PathBuf,
+        file: Beside,
         key: String,
     },
 }
 
 /// Follows the links of a path, up to another file.
 ///
-/// Errors: links that lead nowhere, and cycles.
-pub(super) fn follow(path: &Path, file: &H5File, key: &str) -> Result<Target, ReadError> {
+/// Errors: links that lead nowhere, or out of the folder unless that is allowed, and cycles.
+pub(super) fn follow(
+    path: &Path,
+    file: &H5File,
+    key: &str,
+    access: Access,
+) -> Result<Target, ReadError> {
     let root = file.root_group();
     let mut key = key.trim_matches('/').to_owned();
     for _ in 0..LINKS_MAX {
@@ -35,13 +41,15 @@ pub(super) fn follow(path: &Path, file: &H5File, key: &str) -> Result<Target, Re
         match class {
             LinkClass::Soft { path } => key = join(link, &path) + rest,
             LinkClass::External { file, path: target } => {
-                let found = beside(path, &file).ok_or_else(|| {
+                let found = beside(path, &file, access)
+                    .map_err(|error| error.map(|reason| format!("the link `{link}`: {reason}")))?;
+                let found = found.ok_or_else(|| {
                     ReadError::Unsupported(format!(
                         "the link `{link}` leads to the file {file}, which does not exist beside it; put it there"
                     ))
                 })?;
                 return Ok(Target::Elsewhere {
-                    path: found,
+                    file: found,
                     key: format!("{}{rest}", target.trim_matches('/')),
                 });
             }
@@ -128,23 +136,73 @@ pub(super) fn external(file: &H5File) -> Vec<String> {
     found
 }
 
-/// A file that another one names: where it says, else beside it. `.` is the file itself.
+/// A file that another one names.
+pub(super) struct Beside {
+    pub(super) path: PathBuf,
+    /// Whether it lies neither in the folder of the other nor below.
+    pub(super) is_outside: bool,
+}
+
+/// Finds a file that another one names: where it says, else beside it. `.` is the file itself. Links of the file system
+/// count as where they lead.
 ///
+/// Errors: a file elsewhere than in the folder of the other or below, unless that is allowed.
 /// Source: HDF5 reference manual, `H5Lcreate_external` and `H5Pset_virtual`, without the search by environment
 /// variables.
-pub(super) fn beside(path: &Path, name: &str) -> Option<PathBuf> {
+pub(super) fn beside(path: &Path, name: &str, access: Access) -> Result<Option<Beside>, ReadError> {
     if name == "." {
-        return Some(path.to_path_buf());
+        let path = path.to_path_buf();
+        return Ok(Some(Beside {
+            path,
+            is_outside: false,
+        }));
     }
     let name = Path::new(name);
-    let relative = if name.is_absolute() {
-        Path::new(name.file_name()?)
-    } else {
-        name
+    let relative = match name.file_name() {
+        Some(last) if name.is_absolute() => Path::new(last),
+        Some(_) => name,
+        None => return Ok(None),
     };
     let real = path.canonicalize().ok();
-    let folders = [Some(path), real.as_deref()].into_iter().flatten();
-    let beside = folders.filter_map(|file| Some(file.parent()?.join(relative)));
+    let folders: Vec<&Path> = [Some(path), real.as_deref()]
+        .into_iter()
+        .flatten()
+        .map(partita_files::parent)
+        .collect();
+    let beside = folders.iter().map(|folder| folder.join(relative));
     let stated = name.is_absolute().then(|| name.to_path_buf());
-    stated.into_iter().chain(beside).find(|path| path.is_file())
+    let Some(path) = stated.into_iter().chain(beside).find(|path| path.is_file()) else {
+        return Ok(None);
+    };
+    let found = path.canonicalize()?;
+    let is_in = |folder: &&Path| {
+        folder
+            .canonicalize()
+            .is_ok_and(|folder| found.starts_with(folder))
+    };
+    let is_outside = !folders.iter().any(is_in);
+    if is_outside && !access.external {
+        return Err(not_allowed("it leads", &[found]));
+    }
+    Ok(Some(Beside { path, is_outside }))
+}
+
+/// Files that are named.
+const NAMED_MAX: usize = 3;
+
+/// The error that values lie in other files, which may be any of this machine.
+pub(super) fn not_allowed(what: &str, files: &[PathBuf]) -> ReadError {
+    let names = files
+        .iter()
+        .take(NAMED_MAX)
+        .map(|file| file.display().to_string());
+    let mut names = names.collect::<Vec<_>>().join(", ");
+    if files.len() > NAMED_MAX {
+        names.push_str(&format!(" and {} more", files.len() - NAMED_MAX));
+    }
+    ReadError::Unsupported(format!(
+        "{what} outside of it, in {names}, and a file may so name any file of this machine; if it is trusted, allow it \
+         with `--allow-external` of `partita data convert`, or `allow_external = true` in the run file; or copy the array to an \
+         ordinary one with h5py"
+    ))
 }

@@ -5,14 +5,14 @@
 //! Source: HDF5 File Format Specification 3.0, section IV.A.2.i (data layout, version 4, virtual storage).
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use rust_hdf5::{H5Dataset, Selection, VirtualMapping};
 
-use super::links::beside;
+use super::links::{Beside, beside};
 use super::{Hdf5File, fill_of, guarded};
-use crate::array::{Opened, StoredArray};
+use crate::array::{Access, Opened, StoredArray};
 use crate::element::{Element, Elements};
 use crate::read_error::ReadError;
 
@@ -29,6 +29,7 @@ pub(super) struct Mapped {
     /// Value of what no source has, alone.
     fill: Option<Elements>,
     open: RefCell<HashMap<(PathBuf, String), Opened>>,
+    access: Access,
     depth: usize,
 }
 
@@ -36,6 +37,7 @@ pub(super) struct Mapped {
 struct Piece {
     to: Span,
     file: PathBuf,
+    is_outside: bool,
     key: String,
     from: Selection,
 }
@@ -48,13 +50,13 @@ impl Mapped {
         path: &Path,
         array: &H5Dataset,
         element: &Element,
-        fill: bool,
+        access: Access,
         depth: usize,
     ) -> Result<Self, ReadError> {
-        let shape = array.shape();
+        let (shape, fill) = (array.shape(), access.fill);
         let mut pieces = Vec::new();
         for mapping in guarded(|| array.virtual_mappings())? {
-            match Piece::of(path, &mapping, &shape)? {
+            match Piece::of(path, &mapping, (&shape, access))? {
                 Some(piece) => pieces.push(piece),
                 None if fill => {}
                 None => {
@@ -87,8 +89,33 @@ impl Mapped {
                 None
             },
             open: RefCell::default(),
+            access,
             depth,
         })
+    }
+
+    /// Files that are read by permission alone; those of the sources, too.
+    pub(super) fn external(&self) -> Result<Vec<PathBuf>, ReadError> {
+        let mut found: BTreeSet<PathBuf> = BTreeSet::new();
+        if !self.access.external {
+            return Ok(Vec::new());
+        }
+        let mut seen = HashSet::new();
+        for piece in &self.pieces {
+            if seen.insert((&piece.file, &piece.key)) {
+                found.extend(piece.is_outside.then(|| piece.file.clone()));
+                found.extend(self.source(piece)?.external);
+            }
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    /// Opens the source of a piece.
+    fn source(&self, piece: &Piece) -> Result<Opened, ReadError> {
+        let file = Hdf5File::open(&piece.file)
+            .map_err(|error| ReadError::Unsupported(error.to_string()))?;
+        let opened = file.opened(&piece.key, self.access, self.depth + 1);
+        opened.map_err(|error| piece.named(error))
     }
 
     /// Reads what a piece has of a box.
@@ -112,37 +139,25 @@ impl Mapped {
         let Some(size) = size else {
             return Ok(());
         };
-        let named = |error: ReadError| {
-            error.map(|reason| {
-                format!(
-                    "its source {}, `{}`: {reason}",
-                    piece.file.display(),
-                    piece.key
-                )
-            })
-        };
         let mut open = self.open.borrow_mut();
         let name = (piece.file.clone(), piece.key.clone());
         if !open.contains_key(&name) {
             if open.len() == OPEN_MAX {
                 open.clear();
             }
-            let file = Hdf5File::open(&piece.file)
-                .map_err(|error| ReadError::Unsupported(error.to_string()))?;
-            let opened = file.opened(&piece.key, self.fill.is_some(), self.depth + 1);
-            open.insert(name.clone(), opened.map_err(named)?);
+            open.insert(name.clone(), self.source(piece)?);
         }
         let source = &open[&name];
         let (from_starts, from_counts) = piece
             .source_box(source, &self.element, &low, &size)
-            .map_err(named)?;
+            .map_err(|error| piece.named(error))?;
         let mut values = out.same_type();
         let elements = size.iter().product();
         values.resize(elements)?;
         source
             .array
             .read(&from_starts, &from_counts, &mut values)
-            .map_err(named)?;
+            .map_err(|error| piece.named(error))?;
         scatter(&values, &size, (&low, starts, counts), out);
         Ok(())
     }
@@ -196,11 +211,16 @@ impl StoredArray for Mapped {
 }
 
 impl Piece {
+    fn named(&self, error: ReadError) -> ReadError {
+        let (file, key) = (self.file.display(), &self.key);
+        error.map(|reason| format!("its source {file}, `{key}`: {reason}"))
+    }
+
     /// A mapping of a virtual dataset; `None` where its file does not exist.
     fn of(
         path: &Path,
         mapping: &VirtualMapping,
-        shape: &[usize],
+        (shape, access): (&[usize], Access),
     ) -> Result<Option<Self>, ReadError> {
         let not_boxes = || {
             ReadError::Unsupported(format!(
@@ -235,10 +255,11 @@ impl Piece {
             return Err("it maps values outside of its extents".into());
         }
         let unescape = |name: &str| name.replace("%%", "%");
-        let file = beside(path, &unescape(&mapping.source_file_name));
-        Ok(file.map(|file| Self {
+        let file = beside(path, &unescape(&mapping.source_file_name), access)?;
+        Ok(file.map(|Beside { path, is_outside }| Self {
             to,
-            file,
+            file: path,
+            is_outside,
             key: unescape(&mapping.source_dset_name),
             from: mapping.source_selection.clone(),
         }))

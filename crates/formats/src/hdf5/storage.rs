@@ -3,7 +3,8 @@
 //! Source: HDF5 File Format Specification 3.0, sections II (superblock), III.A.1 (version 1 B-trees), III.B and III.C
 //! (symbol tables), IV.A (object headers).
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -37,11 +38,14 @@ pub(super) enum Written {
     Unknown,
 }
 
+/// The object headers of the members of each group that was looked into, by the header of the group.
+pub(super) type Members = RefCell<HashMap<u64, HashMap<String, u64>>>;
+
 /// Finds what of the array at a path without links was written.
 pub(super) fn written(
     file: &File,
     base: u64,
-    opened: &H5File,
+    (opened, members): (&H5File, &Members),
     key: &str,
     shape: &[usize],
 ) -> Written {
@@ -49,7 +53,7 @@ pub(super) fn written(
         return Written::All;
     }
     let found = Locator::open(file, base, opened).and_then(|mut locator| {
-        let layout = locator.layout(key)?;
+        let layout = locator.layout(key, members)?;
         locator.written(&layout, shape)
     });
     found.unwrap_or(Written::Unknown)
@@ -152,40 +156,42 @@ impl<'a> Locator<'a> {
         Ok(messages)
     }
 
-    /// The object header of a member of a group.
-    fn member(&mut self, group: u64, name: &str) -> FormatResult<u64> {
+    /// Adds the object headers of the members of a group; of members of one name the first.
+    fn list_members(&mut self, group: u64, found: &mut HashMap<String, u64>) -> FormatResult<()> {
         let wide = usize::from(self.ctx.sizeof_addr);
         for message in self.messages(group)? {
-            let found = match message.msg_type {
+            match message.msg_type {
                 MSG_SYMBOL_TABLE => {
                     let tree = number(&message.data, wide).ok_or_else(lost)?;
                     let heap = message.data.get(wide..).and_then(|rest| number(rest, wide));
-                    self.in_table(tree, heap.ok_or_else(lost)?, name)?
+                    self.list_table(tree, heap.ok_or_else(lost)?, found)?;
                 }
-                MSG_LINK => of_link(&[LinkMessage::decode(&message.data, &self.ctx)?.0], name),
+                MSG_LINK => add_links(&[LinkMessage::decode(&message.data, &self.ctx)?.0], found),
                 MSG_LINK_INFO => {
                     let (info, _) = LinkInfoMessage::decode(&message.data, &self.ctx)?;
                     let ctx = self.ctx;
-                    of_link(&read_dense_links(&info, &ctx, self)?, name)
+                    add_links(&read_dense_links(&info, &ctx, self)?, found);
                 }
-                _ => None,
-            };
-            if let Some(address) = found {
-                return Ok(address);
+                _ => {}
             }
         }
-        Err(lost())
+        Ok(())
     }
 
-    /// A member of a symbol table.
-    fn in_table(&mut self, tree: u64, heap: u64, name: &str) -> FormatResult<Option<u64>> {
+    /// Adds the members of a symbol table.
+    fn list_table(
+        &mut self,
+        tree: u64,
+        heap: u64,
+        found: &mut HashMap<String, u64>,
+    ) -> FormatResult<()> {
         let (wide, size) = (self.ctx.sizeof_addr.into(), self.ctx.sizeof_size.into());
         let head = LocalHeapHeader::decode(&self.read_block(heap, 64)?, wide, size)?;
         let names = self.read_block(head.data_addr, head.data_size as usize)?;
         let mut left = vec![tree];
         for _ in 0..BLOCKS_MAX {
             let Some(at) = left.pop() else {
-                return Ok(None);
+                return Ok(());
             };
             let node_size = self.btree.snode_btree_node_size(wide, size);
             let bytes = self.read_block(at, node_size)?;
@@ -199,19 +205,25 @@ impl<'a> Locator<'a> {
                     self.read_block(child, self.btree.symbol_table_node_size(wide, size))?;
                 let most = self.btree.sym_leaf_max_entries();
                 for entry in SymbolTableNode::decode(&bytes, wide, size, most)?.entries {
-                    if local_heap_get_string(&names, entry.name_offset)? == name {
-                        return Ok(Some(entry.obj_header_addr));
-                    }
+                    let name = local_heap_get_string(&names, entry.name_offset)?;
+                    found.entry(name).or_insert(entry.obj_header_addr);
                 }
             }
         }
         Err(lost())
     }
 
-    fn layout(&mut self, key: &str) -> FormatResult<DataLayoutMessage> {
+    fn layout(&mut self, key: &str, members: &Members) -> FormatResult<DataLayoutMessage> {
         let mut at = self.root;
+        let mut members = members.borrow_mut();
         for name in key.split('/') {
-            at = self.member(at, name)?;
+            let of_group = members.entry(at).or_insert_with(|| {
+                let mut found = HashMap::new();
+                // What is damaged has no further members.
+                let _ = self.list_members(at, &mut found);
+                found
+            });
+            at = *of_group.get(name).ok_or_else(lost)?;
         }
         let messages = self.messages(at)?;
         let layout = messages
@@ -285,11 +297,12 @@ impl<'a> Locator<'a> {
     }
 }
 
-fn of_link(links: &[LinkMessage], name: &str) -> Option<u64> {
-    links.iter().find_map(|link| match link.target {
-        LinkTarget::Hard { address } if link.name == name => Some(address),
-        _ => None,
-    })
+fn add_links(links: &[LinkMessage], found: &mut HashMap<String, u64>) {
+    for link in links {
+        if let LinkTarget::Hard { address } = link.target {
+            found.entry(link.name.clone()).or_insert(address);
+        }
+    }
 }
 
 /// Messages of a continuation of a header of version 1, which has none of its own fields.

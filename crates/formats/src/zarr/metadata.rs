@@ -1,6 +1,5 @@
 //! What the metadata of Zarr say beside shapes and codecs: fill values, and fields that a reader has to know.
 
-use std::fs;
 use std::path::Path;
 
 use half::f16;
@@ -132,7 +131,7 @@ pub(super) fn check_array(header: &Value) -> Result<(), ReadError> {
 
 /// Refuses a group of version 3 with fields that a reader has to know.
 pub(super) fn check_group(folder: &Path) -> Result<(), ReadError> {
-    let Ok(text) = fs::read_to_string(folder.join("zarr.json")) else {
+    let Ok(text) = partita_files::read_text(folder.join("zarr.json")) else {
         return Ok(());
     };
     let read: Result<Value, _> = serde_json::from_str(&text);

@@ -79,6 +79,15 @@ impl Shards {
         Ok(chunk)
     }
 
+    /// Extents of what a file holds of the array, of chunks of these extents.
+    pub(super) fn extents(&self, chunk: &[usize]) -> Vec<usize> {
+        let levels = self.levels.iter();
+        levels.fold(chunk.to_vec(), |extents, level| {
+            let dims = extents.iter().zip(&level.chunks);
+            dims.map(|(extent, count)| extent * count).collect()
+        })
+    }
+
     /// Whether chunks lie in files of their own.
     pub(super) fn are_none(&self) -> bool {
         self.levels.is_empty()
@@ -123,7 +132,7 @@ impl Shards {
 }
 
 fn open(path: &Path) -> Result<Option<File>, ReadError> {
-    match File::open(path) {
+    match partita_files::open(path) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.into()),

@@ -4,7 +4,6 @@ use super::schema::{Entry, TensorMessage};
 use crate::weights::Element;
 use half::{bf16, f16};
 use prost::bytes::Bytes;
-use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Component, Path};
 use std::sync::Arc;
@@ -349,7 +348,7 @@ fn read_external(
             about.len()
         ));
     }
-    let mut file = File::open(&found).map_err(unreadable)?;
+    let mut file = partita_files::open(&found).map_err(unreadable)?;
     file.seek(SeekFrom::Start(offset)).map_err(unreadable)?;
     let mut held = Vec::new();
     file.take(bytes)

@@ -16,7 +16,7 @@ use partita_graph::{Graph, Node, NodeId, Op, Parameter, ParameterRole, Shape};
 use prost::Message as _;
 use prost::bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 
 /// Version of the operators that are written.
@@ -43,7 +43,9 @@ pub struct OnnxTensor {
 pub fn is_own_onnx(path: &Path) -> bool {
     let start = [8, IR_VERSION as u8, 18, PRODUCER.len() as u8];
     let whole = [&start[..], PRODUCER.as_bytes()].concat();
-    path.is_file() && fs::read(path).is_ok_and(|bytes| bytes.starts_with(&whole))
+    let mut found = vec![0; whole.len()];
+    let read = partita_files::open(path).and_then(|mut file| file.read_exact(&mut found));
+    read.is_ok() && found == whole
 }
 
 /// The bytes of an ONNX model. `tensors` has the parameters of the graph by their names.

@@ -1,6 +1,5 @@
 //! Files of predictions: which format, and the name of the file of each sample.
 
-use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -96,7 +95,7 @@ fn is_hdf5_prediction(path: &Path) -> bool {
 /// NPY has no room for what made a file: its header is longer than that of others for such an array.
 fn is_npy_prediction(path: &Path) -> std::io::Result<bool> {
     let mut header = [0; NPY_HEADER_BYTES];
-    File::open(path)?.read_exact(&mut header)?;
+    partita_files::open(path)?.read_exact(&mut header)?;
     let length = u16::from_le_bytes([header[8], header[9]]);
     let starts = ["<f4", "<i4"].map(|element| format!("{{'descr': '{element}', "));
     Ok(header.starts_with(b"\x93NUMPY\x01\x00")

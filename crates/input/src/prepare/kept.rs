@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use partita_data::{Dataset, INDEX_FILE, Split};
+use partita_files::RECORD_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
 use partita_space::random::absorb;
@@ -94,7 +95,7 @@ impl Kept {
 
 fn read(path: &Path) -> StatisticsFile {
     let small = fs::metadata(path).is_ok_and(|found| found.len() <= FILE_BYTES_MAX);
-    let text = small.then(|| fs::read_to_string(path).ok()).flatten();
+    let text = small.then(|| partita_files::read_text(path).ok()).flatten();
     let file: Option<StatisticsFile> = text.and_then(|text| toml::from_str(&text).ok());
     let empty = StatisticsFile {
         format: FORMAT,
@@ -114,7 +115,7 @@ fn identity(dataset: &Dataset) -> String {
         identity.add(format!("channels {order:?}").as_bytes());
     }
     // Any of its keys may say how files are read, and which samples they hold.
-    let index = fs::read(dataset.path().join(INDEX_FILE));
+    let index = partita_files::read(dataset.path().join(INDEX_FILE), RECORD_BYTES_MAX);
     identity.add(&index.unwrap_or_default());
     for path in dataset.paths(Split::Train) {
         // Relative, so that a moved folder keeps its statistics.

@@ -57,7 +57,7 @@ fn give_back_freed() {
 fn give_back_freed() {}
 
 fn status(key: &str) -> Option<Bytes> {
-    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let text = partita_files::read_text("/proc/self/status").ok()?;
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;

@@ -57,7 +57,7 @@ pub fn of_weights(
     } else {
         let ignored = check::ignored(&graph);
         counted(launch, run, graph, || {
-            let dataset = Dataset::open(trained_on)?.ignoring(ignored);
+            let dataset = Dataset::open_with(trained_on, &run.keys())?.ignoring(ignored);
             Ok(match &weights.record().targets {
                 Some(record) => dataset.answering(record)?.0,
                 None => dataset,

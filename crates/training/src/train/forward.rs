@@ -34,7 +34,7 @@ use partita_site::{Context, Event, Host};
 use partita_space::Rank;
 use partita_space::help::Message;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Run file, weights and overrides of a forward run.
@@ -159,7 +159,10 @@ impl Forward {
         request: &ForwardRequest,
         data: Option<&TrainData>,
     ) -> Result<Self, TrainError> {
-        let open = |path: &Path| data.map_or_else(|| Dataset::open(path), TrainData::open);
+        let open = |run: &Run| match data {
+            None => Dataset::open_with(&run.data, &run.keys()),
+            Some(data) => data.open(&run.keys()),
+        };
         let (mut forward, trained_on) = Self::open(launch, request, open)?;
         if let Some(record) = forward.targets() {
             let (dataset, said) = forward.dataset.clone().answering(record)?;
@@ -186,7 +189,10 @@ impl Forward {
         request: &ForwardRequest,
         data: Option<&TrainData>,
     ) -> Result<Self, TrainError> {
-        let open = |path: &Path| data.map_or_else(|| Dataset::open_samples(path), TrainData::open);
+        let open = |run: &Run| match data {
+            None => Dataset::open_samples_with(&run.data, &run.keys()),
+            Some(data) => data.open(&run.keys()),
+        };
         let opened = Self::open(launch, request, open);
         opened.map(|(forward, _)| forward)
     }
@@ -195,7 +201,7 @@ impl Forward {
     fn open(
         launch: &Launch<'_>,
         request: &ForwardRequest,
-        dataset: impl FnOnce(&Path) -> Result<Dataset, DataError>,
+        dataset: impl FnOnce(&Run) -> Result<Dataset, DataError>,
     ) -> Result<(Self, PathBuf), TrainError> {
         let file = RunFile::read(&request.run_file)?;
         let overrides = TrainRequest {
@@ -221,7 +227,10 @@ impl Forward {
         run.ema = None;
         launch.set_limit(run.watchdog)?;
         let graph = adapted(&run, model::resolve(&run.model)?)?;
-        let dataset = dataset(&run.data)?.ignoring(check::ignored(&graph));
+        let dataset = dataset(&run)?.ignoring(check::ignored(&graph));
+        if launch.is_first() {
+            run.note_external(launch.context(), &dataset)?;
+        }
         let sampling = crops::sampling(&run, &graph, &dataset)?;
         let asked = (request.volumes, request.tiles);
         let Volumes {

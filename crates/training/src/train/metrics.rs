@@ -13,6 +13,7 @@ pub use classes::ClassNames;
 use events::{EventFile, kept_events};
 pub use format::MetricsFormat;
 use mlperf::MlperfLog;
+use partita_files::RECORD_BYTES_MAX;
 use partita_input::{EpochLoads, LoadTally};
 use partita_session::{EpochReport, LossScale, Position, Progress, Validation};
 use partita_space::Seconds;
@@ -235,7 +236,7 @@ fn cut_events(folder: &Path, position: &Position) {
         name.is_some_and(|name| name.starts_with(MetricsFormat::TensorBoard.file()))
     };
     for path in earlier_files(folder).into_iter().filter(is_event) {
-        let Ok(bytes) = fs::read(&path) else {
+        let Ok(bytes) = partita_files::read(&path, RECORD_BYTES_MAX) else {
             continue;
         };
         let kept = kept_events(&bytes, keeps);
@@ -280,7 +281,7 @@ fn kept_rows(format: MetricsFormat, path: &Path, resumed: Option<&Position>) -> 
         }
         MetricsFormat::TensorBoard | MetricsFormat::Mlperf => false,
     };
-    let text = match fs::read_to_string(path) {
+    let text = match partita_files::read_record(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         read => read?,
     };

@@ -8,9 +8,10 @@ use super::offload::config::OffloadConfig;
 use super::preparation::SampleOptions;
 use super::run_file::{RunFile, StartWeights, TrainConfig};
 use super::store::config::{StoreConfig, StoreKind};
-use partita_data::Split;
+use partita_data::{Dataset, Keys, Split, external_note};
 use partita_forecast::model::TrainModel;
 use partita_forecast::{StrategyChoice, machine};
+use partita_formats::DataError;
 use partita_graph::Loss;
 use partita_input::{CheckScope, Sampling};
 use partita_mpi::Collectives;
@@ -19,7 +20,7 @@ use partita_session::{LearningRateSchedule, LossScaling};
 use partita_site::cores::confine;
 use partita_site::kernel_set::{KernelSet, Precision};
 use partita_site::launch::{Launch, LaunchError};
-use partita_site::{Context, Environment, RankConfig};
+use partita_site::{Context, Environment, Event, RankConfig};
 use partita_space::{Bytes, Seconds};
 use std::path::{Path, PathBuf};
 
@@ -130,6 +131,8 @@ pub struct Run {
     pub epochs: usize,
     /// Whether the training samples of an epoch that do not fill an update are left out.
     pub drop_last: bool,
+    /// Whether files of the dataset may take values from other files outside of their folders.
+    pub allow_external: bool,
     /// When the training ends before its last epoch.
     pub ends: EndRules,
     /// Seed of sample order, initial values and dropout.
@@ -277,6 +280,7 @@ impl Run {
             accumulate: file.accumulate,
             epochs: file.epochs,
             drop_last: file.drop_last,
+            allow_external: file.allow_external,
             ends: file.ends,
             seed: file.seed,
             check_data: request.check_data.unwrap_or(file.check_data),
@@ -315,6 +319,20 @@ impl Run {
                 !strategy.stages.is_empty() && !strategy.has_layers()
             }
         }
+    /// How its datasets are read.
+    pub fn keys(&self) -> Keys {
+        Keys::allowing(self.allow_external)
+    }
+
+    /// Tells other files that a dataset takes values from.
+    ///
+    /// Errors: those of its files.
+    pub fn note_external(&self, context: &Context, dataset: &Dataset) -> Result<(), DataError> {
+        let files = dataset.external_files()?;
+        if let Some(note) = external_note(&files) {
+            context.report(Event::Note(&note));
+        }
+        Ok(())
     }
 
     /// Where files are that a run removes at its end.

@@ -24,7 +24,7 @@ use partita_space::{Bytes, Seconds};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 37] = [
+const KEYS: [&str; 38] = [
     "model",
     "loss",
     "data",
@@ -62,6 +62,7 @@ const KEYS: [&str; 37] = [
     "early_stopping",
     "target",
     "ema",
+    "allow_external",
 ];
 const WEIGHTS_KEYS: [&str; 8] = [
     "file",
@@ -165,6 +166,8 @@ pub struct TrainConfig {
     pub freeze_statistics: bool,
     /// Whether the training samples of an epoch that do not fill an update are left out (default: false).
     pub drop_last: bool,
+    /// Whether files of the dataset may take values from other files outside of their folders (default: refused).
+    pub allow_external: bool,
     /// When the training ends before its last epoch (default: not).
     pub ends: EndRules,
 }
@@ -208,6 +211,7 @@ impl Default for TrainConfig {
             freeze: Vec::new(),
             freeze_statistics: true,
             drop_last: false,
+            allow_external: false,
             ends: EndRules::default(),
         }
     }
@@ -290,7 +294,7 @@ impl RunFile {
     /// Errors: an unreadable file; else all faults, each with its line, key, valid values and the nearest one.
     pub fn read(path: &Path) -> Result<Self, RunFileError> {
         let file = path.display().to_string();
-        match partita_files::read_text(path) {
+        match partita_files::read_piped_text(path) {
             Ok(text) => Self::parse(&text, &file),
             Err(source) => Err(RunFileError::Unreadable {
                 file,
@@ -369,6 +373,7 @@ impl RunFile {
             freeze: names(&top, "freeze", FREEZE)?,
             freeze_statistics: top.flag("freeze_statistics")?.unwrap_or(true),
             drop_last: top.flag("drop_last")?.unwrap_or(false),
+            allow_external: top.flag("allow_external")?.unwrap_or(false),
         };
         Ok(Self {
             model,

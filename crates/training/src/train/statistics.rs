@@ -130,7 +130,7 @@ pub fn of_weights(
         }
     };
     let open = || {
-        Ok(Dataset::open_samples(trained_on)?
+        Ok(Dataset::open_samples_with(trained_on, &run.keys())?
             .in_channel_order(kept.channels)?
             .0)
     };

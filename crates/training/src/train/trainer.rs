@@ -6,7 +6,7 @@ use super::record::EpochResult;
 use super::run::{PredictionChoice, Run, TrainRequest, join_with};
 use super::run_file::{RunFile, TrainConfig};
 use super::{Trained, train_with};
-use partita_data::{ArraySource, Dataset, SampleSource};
+use partita_data::{ArraySource, Dataset, Keys, SampleSource};
 use partita_forecast::model::TrainModel;
 use partita_formats::DataError;
 use partita_site::Context;
@@ -37,12 +37,12 @@ impl TrainData {
         }
     }
 
-    /// The dataset.
+    /// The dataset, with the arrays of a single file under these names.
     ///
     /// Errors: files that are no dataset, a source without samples.
-    pub fn open(&self) -> Result<Dataset, DataError> {
+    pub fn open(&self, keys: &Keys) -> Result<Dataset, DataError> {
         match self {
-            Self::Path(path) => Dataset::open(path),
+            Self::Path(path) => Dataset::open_with(path, keys),
             Self::Dataset(dataset) => Ok(dataset.clone()),
             Self::Source(source) => Dataset::of_source(Arc::clone(source)),
         }

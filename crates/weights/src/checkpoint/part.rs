@@ -160,7 +160,7 @@ impl WrittenPart {
     /// Errors: `Unreadable`.
     pub fn read(folder: &Path, rank: usize) -> Result<Option<Self>, CheckpointError> {
         let path = folder.join(part_name(rank));
-        let text = match std::fs::read_to_string(&path) {
+        let text = match partita_files::read_record(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(CheckpointError::unreadable(&path, &error)),

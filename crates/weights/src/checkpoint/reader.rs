@@ -3,6 +3,7 @@
 use super::digest::{BLOCK, sha256};
 use super::error::CheckpointError;
 use super::manifest::{FileEntry, MANIFEST, Manifest, Shard, TensorEntry, TensorKind};
+use partita_files::RECORD_BYTES_MAX;
 use partita_program::{AVERAGE, Dtype};
 use partita_space::nearest;
 use std::collections::BTreeMap;
@@ -127,7 +128,7 @@ pub(super) fn read_manifest(path: &Path) -> Result<Manifest, CheckpointError> {
         found: found.to_owned(),
     };
     let file = path.join(MANIFEST);
-    let bytes = match fs::read(&file) {
+    let bytes = match partita_files::read(&file, RECORD_BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(_) if !path.exists() => return Err(missing("nothing is there")),
         Err(_) if !path.is_dir() => return Err(missing("it is a file")),
@@ -266,7 +267,7 @@ impl TensorReader<'_> {
         let failed = |error: io::Error| CheckpointError::unreadable(&path, &error);
         let open = match self.files.remove(&file) {
             Some(open) => open,
-            None => File::open(&path).map_err(failed)?,
+            None => partita_files::open(&path).map_err(failed)?,
         };
         let open = self.files.entry(file).or_insert(open);
         let start = block as u64 * BLOCK as u64;

@@ -111,7 +111,8 @@ pub fn serve(
     }
     let run = Run::merge(file, &overrides, &launch)?;
     let graph = adapted(&run, model::resolve(&run.model)?)?;
-    let dataset = Dataset::open(&run.data)?.ignoring(check::ignored(&graph));
+    let dataset = Dataset::open_with(&run.data, &run.keys())?.ignoring(check::ignored(&graph));
+    run.note_external(context, &dataset)?;
     let sampling = crops::sampling(&run, &graph, &dataset)?;
     check::dataset_fits(&run, &graph, &dataset, &sampling)?;
     let sampling = match request.role {

@@ -95,6 +95,7 @@ const HOMES: [(&str, &[&str]); 7] = [
             "early_stopping",
             "target",
             "ema",
+            "allow_external",
         ],
     ),
     ("early_stopping.", &["min_delta", "metric"]),
