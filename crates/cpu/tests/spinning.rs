@@ -1,5 +1,6 @@
 //! Teams whose threads spin before they sleep.
 
+#![allow(clippy::disallowed_methods, reason = "tests read what they wrote")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use partita_cpu::{Call, Level, Team, sum_of_squares};

@@ -1,5 +1,6 @@
 //! Teams keep to their number of threads, and long kernels call `progress` again and again.
 
+#![allow(clippy::disallowed_methods, reason = "tests read what they wrote")]
 #![allow(clippy::unwrap_used, reason = "a helper of tests may")]
 
 mod naive;

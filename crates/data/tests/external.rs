@@ -78,7 +78,7 @@ fn raw_files_are_read_by_permission_alone_and_are_named() {
     let (path, secret) = (data.join("a.h5"), elsewhere.join("secret"));
     of_raw_file(&path, &secret);
     refused(&path, &secret);
-    assert_eq!(secret_of(&path).unwrap(), [secret.clone()]);
+    assert_eq!(secret_of(&path).unwrap(), std::slice::from_ref(&secret));
 
     let conversion = Conversion::find(&ConvertSpec {
         no_targets: true,

@@ -1,5 +1,6 @@
 //! Files appear whole, under names that nobody else has, and a folder has one writer.
 
+#![allow(clippy::disallowed_methods, reason = "tests read what they wrote")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;

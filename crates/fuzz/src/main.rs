@@ -1,5 +1,10 @@
 //! `fuzz`: fuzzes targets and prints the table of a record, or runs one saved input.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a tool of developers reads their own files"
+)]
+
 use clap::{Args, Parser, Subcommand};
 use partita_fuzz::{
     LimitedMemory, Report, Settings, TARGETS, Target, WorkOrder, corpus_folder, reproduce,

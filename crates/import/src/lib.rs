@@ -10,6 +10,11 @@
 //! `translate` makes a graph of it. Views, reshapes and permutations become nothing: each
 //! value keeps which axes its dims are (`layout`).
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests read what they wrote")
+)]
+
 mod archive;
 mod error;
 mod imported;

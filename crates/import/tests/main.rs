@@ -1,5 +1,6 @@
 //! What is imported and what is refused, from programs that PyTorch exported and texts that differ from them.
 
+#![allow(clippy::disallowed_methods, reason = "tests read what they wrote")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use partita_graph::{Loss, text};

@@ -25,6 +25,11 @@
 //! compared before anything starts. Rank 0 alone prints and writes; what the others measured is sent to it at the
 //! end.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests read what they wrote")
+)]
+
 mod abi;
 mod call;
 mod collectives;

@@ -1,5 +1,6 @@
 //! The tables of constants against the headers of the libraries, where these are installed.
 
+#![allow(clippy::disallowed_methods, reason = "tests read what they wrote")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use partita_mpi::{Family, Predefined};

@@ -11,6 +11,11 @@
 //! next of that list, as after a change of plan, is answered too, and the others are requested again. A rank that
 //! loses its loaders reads the next piece itself.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests read what they wrote")
+)]
+
 mod address;
 mod greeting;
 mod loader;

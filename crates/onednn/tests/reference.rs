@@ -1,5 +1,6 @@
 //! Convolutions by the library equal the reference kernels, on random geometries, where the library is found.
 
+#![allow(clippy::disallowed_methods, reason = "tests read what they wrote")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use partita_onednn::{Instructions, Library, LibrarySearch, NAME, OneDnnKernels, OneDnnMenu};

@@ -5,6 +5,11 @@
 //! Knows: processors, devices, MPI and its launchers, and other libraries that are loaded at run time.
 //! Must not know: the model, strategies, predictions, run files; arguments, the terminal. It never prints.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests read what they wrote")
+)]
+
 mod error;
 mod losses;
 mod progress;

@@ -138,18 +138,21 @@ pub fn train(context: &Context, request: &TrainRequest) -> Result<Option<Trained
     trained.map_err(|error| launch.shut_down(error))
 }
 
+/// The dataset; tells other files that it reads.
+fn opened(launch: &Launch<'_>, run: &Run, trainer: &Trainer) -> Result<Dataset, TrainError> {
+    let dataset = trainer.data.open(&run.keys())?;
+    if launch.is_first() {
+        run.note_external(launch.context(), &dataset)?;
+    }
+    Ok(dataset)
+}
+
 fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>, TrainError> {
     let context = launch.context();
     let mut run = trainer.run(launch)?;
     launch.set_limit(run.watchdog)?;
     let graph = adapted(&run, trainer.model.graph()?)?;
-    let dataset = trainer
-        .data
-        .open(&run.keys())?
-        .ignoring(check::ignored(&graph));
-    if launch.is_first() {
-        run.note_external(context, &dataset)?;
-    }
+    let dataset = opened(launch, &run, trainer)?.ignoring(check::ignored(&graph));
     let resume = resume(launch, &mut run, trainer, (&graph, &dataset))?;
     let sampling = crops::sampling(&run, &graph, &dataset)?;
     check_request(launch, &run, &graph, (&dataset, &sampling))?;

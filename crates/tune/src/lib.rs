@@ -7,6 +7,11 @@
 //! one file.
 //! Must not know: models, strategies, backends by name, how a time becomes a prediction.
 
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests read what they wrote")
+)]
+
 mod barrier;
 mod benchmark;
 mod cache_residency;

@@ -12,6 +12,7 @@
 //!
 //! `UPDATE=1 cargo test --profile suite --test book` rewrites outputs that differ.
 
+#![allow(clippy::disallowed_methods, reason = "tests read what they wrote")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod commands;

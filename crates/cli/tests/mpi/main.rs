@@ -4,6 +4,7 @@
 //! `crates/mpi/install-test-mpi.sh` installs what these tests need, but not Slurm. A launcher that is not
 //! there is named on the error output: its tests have then not run.
 
+#![allow(clippy::disallowed_methods, reason = "tests read what they wrote")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![cfg(target_os = "linux")]
 

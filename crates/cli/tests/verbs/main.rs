@@ -1,5 +1,6 @@
 //! The built binary, verb by verb, as a user calls it.
 
+#![allow(clippy::disallowed_methods, reason = "tests read what they wrote")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod command;

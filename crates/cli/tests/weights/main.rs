@@ -1,5 +1,6 @@
 //! What is done with trained weights: `evaluate`, `infer`, `weights`, and `weights` of a run file.
 
+#![allow(clippy::disallowed_methods, reason = "tests read what they wrote")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod advice;

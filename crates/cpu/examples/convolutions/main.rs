@@ -8,6 +8,11 @@
 //! Several algorithms are timed in turns; those but the direct one are of Winograd, by their tiles.
 //! Rates count the flops of the direct one.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a tool of developers reads their own files"
+)]
+
 mod layers;
 
 use layers::{Layer, layers};
