@@ -314,15 +314,16 @@ fn a_job_that_is_stopped_and_resumed_goes_on() {
 fn a_job_that_is_stopped_while_it_starts_goes_on() {
     let launchers = launchers("a_job_that_is_stopped_while_it_starts_goes_on");
     let _alone = alone();
-    let script = RANK.replace("exec", "[ $rank = 3 ] && cd slow\nexec");
+    let script = RANK.replace("exec", "[ $rank = 3 ] && cd slow && exec < pipe\nexec");
     let start = |launcher: &Launcher| {
         let case = Case::new(1_000_000, "3 s");
         fs::create_dir(case.path("slow")).unwrap();
-        fs::copy(case.path("run.toml"), case.path("slow/run.toml")).unwrap();
+        let run = fs::read_to_string(case.path("run.toml")).unwrap();
+        let piped = run.replace("\"tiny.model\"", "\"/dev/stdin\"");
+        assert_ne!(piped, run);
+        fs::write(case.path("slow/run.toml"), piped).unwrap();
         std::os::unix::fs::symlink("../universes", case.path("slow/universes")).unwrap();
-        let made = Command::new("mkfifo")
-            .arg(case.path("slow/tiny.model"))
-            .status();
+        let made = Command::new("mkfifo").arg(case.path("slow/pipe")).status();
         assert!(made.unwrap().success());
         let command = launcher.command(RANKS);
         Job::spawn(command, launcher.name, &script, "depth=4", case)
@@ -334,7 +335,7 @@ fn a_job_that_is_stopped_while_it_starts_goes_on() {
         loop {
             let mut options = fs::File::options();
             options.write(true).custom_flags(0o4000);
-            match options.open(job.case.path("slow/tiny.model")) {
+            match options.open(job.case.path("slow/pipe")) {
                 Ok(pipe) => return pipe,
                 Err(error) => assert!(begun.elapsed() < Duration::from_secs(60), "{error}"),
             }
