@@ -319,6 +319,8 @@ impl Run {
                 !strategy.stages.is_empty() && !strategy.has_layers()
             }
         }
+    }
+
     /// How its datasets are read.
     pub fn keys(&self) -> Keys {
         Keys::allowing(self.allow_external)
