@@ -37,6 +37,12 @@ impl Archive {
         String::from_utf8(bytes).map_err(|error| damaged(format!("{file} is no text ({error})")))
     }
 
+    /// Whether it has a file.
+    pub(crate) fn has(&self, file: &str) -> bool {
+        let name = format!("{}/{file}", self.folder);
+        self.zip.index_for_name(&name).is_some()
+    }
+
     /// The bytes of a file of at most this many.
     pub(crate) fn bytes(&mut self, file: &str, most: u64) -> Result<Vec<u8>, ImportError> {
         let name = format!("{}/{file}", self.folder);

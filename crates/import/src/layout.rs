@@ -119,6 +119,19 @@ impl Layout {
         axes
     }
 
+    /// The same for the channels of one block: parts that are all of them become them.
+    pub(crate) fn within(&self, channels: usize) -> Self {
+        let whole = Axis::Part {
+            stride: 1,
+            extent: channels,
+        };
+        let mut axes = self.clone();
+        for axis in axes.0.iter_mut().flatten().filter(|axis| **axis == whole) {
+            *axis = Axis::Channel;
+        }
+        axes
+    }
+
     /// Whether the dims of both are equal but for those of extent 1.
     pub(crate) fn broadcasts(&self, other: &Self) -> bool {
         let pairs = self.0.iter().zip(&other.0);

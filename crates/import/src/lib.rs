@@ -22,6 +22,7 @@ mod layout;
 mod network;
 mod onnx;
 mod pt2;
+mod simplify;
 mod translate;
 mod weights;
 

@@ -74,6 +74,8 @@ pub(crate) enum Operation {
     AdaptivePool { kind: PoolKind },
     /// Input; over these dims.
     Reduce { kind: PoolKind, dims: Vec<usize> },
+    /// Input; over these dims.
+    Sum { dims: Vec<usize> },
     /// Input; the outputs' extents are those of the value.
     Upsample {
         is_linear: bool,
@@ -110,8 +112,15 @@ pub(crate) enum Operation {
     Square,
     /// Two inputs.
     Multiply,
+    /// Two inputs: the larger one, or the smaller one.
+    Extreme { is_maximum: bool },
     /// Inputs, along this dim.
     Concat { dim: usize },
+    /// Inputs, along a new dim.
+    Stack { dim: usize },
+    /// Input; blocks of this many positions along each dim of space become channels: all positions of one channel
+    /// after those of the one before it, or all channels of one position.
+    PixelUnshuffle { factor: usize, by_block: bool },
     /// Input; the parts begin at these indices along this dim, and have the values' extents.
     Parts { dim: usize, starts: Vec<usize> },
     /// Input; every `step`th index along this dim, as many as the value's extent.

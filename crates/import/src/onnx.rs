@@ -64,6 +64,7 @@ pub(crate) fn read_weights(path: &Path) -> Result<Vec<Weight>, ImportError> {
     let all = reader.parameters.iter();
     all.map(|(value, (name, held))| {
         Ok(Weight {
+            is_in_state_dict: true,
             storage: value.clone(),
             name: name.clone(),
             shape: held.shape.clone(),

@@ -8,6 +8,7 @@ mod schema;
 use crate::archive::Archive;
 use crate::imported::{Imported, Options};
 use crate::network::{Call, Network};
+use crate::simplify::simplify;
 use crate::translate::translate;
 use crate::weights::{Element, Weight};
 use crate::{ImportError, Unsupported};
@@ -20,6 +21,8 @@ use std::path::Path;
 
 const PROGRAM: &str = "models/model.json";
 const WEIGHTS: &str = "data/weights/model_weights_config.json";
+/// Tensors that are no part of the state dict.
+const CONSTANTS: &str = "data/constants/model_constants_config.json";
 
 /// Reads a network.
 ///
@@ -34,16 +37,25 @@ pub(crate) fn read(path: &Path, options: &Options) -> Result<Imported, ImportErr
     translate(&network, &name.unwrap_or_default(), options)
 }
 
-/// Reads the parameters and buffers of a network, by their names in the state dict.
+/// Reads the parameters, buffers and constants of a network, by their names in the state dict or the module.
 ///
 /// Errors: a file of another kind or a damaged one, tensors that are pickled or of a type that is not read.
 pub(crate) fn read_weights(path: &Path) -> Result<Vec<Weight>, ImportError> {
     let mut archive = Archive::open(path, PROGRAM)?;
-    let text = archive.text(WEIGHTS)?;
-    let payloads: Payloads = parse(WEIGHTS, &text)?;
-    let all = payloads.config.into_iter();
-    all.map(|(name, payload)| weight(&mut archive, name, &payload))
-        .collect()
+    let mut all = Vec::new();
+    for config in [WEIGHTS, CONSTANTS] {
+        if config == CONSTANTS && !archive.has(config) {
+            continue;
+        }
+        let text = archive.text(config)?;
+        let payloads: Payloads = parse(config, &text)?;
+        for (name, payload) in payloads.config {
+            if config == WEIGHTS || payload.tensor_meta.is_some() {
+                all.push(weight(&mut archive, name, (config, &payload))?);
+            }
+        }
+    }
+    Ok(all)
 }
 
 fn damaged(fault: String) -> ImportError {
@@ -96,6 +108,7 @@ fn network(archive: &mut Archive) -> Result<Network, ImportError> {
             .push(call(node, is_training, (&shape, &dtype), &mut memory));
     }
     network.shapes = shapes;
+    simplify(&mut network);
     for output in &network.outputs {
         if let Some(by) = memory.overwritten.get(output) {
             let text = format!(
@@ -278,9 +291,15 @@ fn source(trace: &str) -> Option<String> {
     Some(format!("{file}:{line}"))
 }
 
-fn weight(archive: &mut Archive, name: String, payload: &Payload) -> Result<Weight, ImportError> {
-    let about = &payload.tensor_meta;
+fn weight(
+    archive: &mut Archive,
+    name: String,
+    (config, payload): (&str, &Payload),
+) -> Result<Weight, ImportError> {
     let fault = |what: &str| damaged(format!("the tensor `{name}` {what}"));
+    let Some(about) = &payload.tensor_meta else {
+        return Err(fault("is described wrongly"));
+    };
     if payload.use_pickle {
         return Err(fault("is pickled, which is not read"));
     }
@@ -305,17 +324,22 @@ fn weight(archive: &mut Archive, name: String, payload: &Payload) -> Result<Weig
     if payload.path_name.contains(['/', '\\']) || strides.len() != shape.len() {
         return Err(fault("is described wrongly"));
     }
-    let bytes = archive.bytes(&format!("data/weights/{}", payload.path_name), u64::MAX - 1)?;
+    let folder = config.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let bytes = archive.bytes(&format!("{folder}/{}", payload.path_name), u64::MAX - 1)?;
     let values = gather(element, &bytes, &shape, (&strides, offset));
     let values = values.ok_or_else(|| fault("is longer than its file"))?;
     Ok(Weight {
         name,
+        is_in_state_dict: config == WEIGHTS,
         storage: format!("{} {offset} {shape:?} {strides:?}", payload.path_name),
         shape,
         element,
         values,
     })
 }
+
+/// Elements of a tensor that repeats those of its file.
+const REPEATED_MAX: usize = 1 << 24;
 
 /// The elements of a strided tensor in row-major order; none if one lies beyond the bytes.
 fn gather(
@@ -327,8 +351,8 @@ fn gather(
     let count = shape
         .iter()
         .try_fold(1usize, |all, &extent| all.checked_mul(extent))?;
-    // Strides of 0 could ask for any number of elements.
-    if count > bytes.len() / element.bytes() {
+    // Strides of 0 could ask for any number of elements: as many as a large weight has.
+    if count > (bytes.len() / element.bytes()).max(REPEATED_MAX) {
         return None;
     }
     let mut index = vec![0; shape.len()];
@@ -400,5 +424,9 @@ mod tests {
             gather(Element::U8, &bytes, &[usize::MAX, 3], (&[0, 0], 0)),
             None
         );
+        let repeated = gather(Element::U8, &bytes, &[5, 2], (&[0, 1], 1));
+        assert_eq!(repeated, Some([1.0, 2.0].repeat(5)));
+        let many = REPEATED_MAX + 1;
+        assert_eq!(gather(Element::U8, &bytes, &[many], (&[0], 0)), None);
     }
 }

@@ -1,12 +1,13 @@
 //! From operations between named values to a graph.
 
 mod arrange;
+mod branches;
 mod noise;
 mod operate;
 
 use crate::imported::{Imported, Layer, LossChoice, Options, Stored};
 use crate::layout::Layout;
-use crate::network::{Call, Network};
+use crate::network::{Call, Network, Operation};
 use crate::{ImportError, Unsupported};
 use partita_graph::{
     GraphBuilder, GraphError, Loss, NodeId, Op, ParameterId, ParameterRole, ParameterSource, Shape,
@@ -17,8 +18,13 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Clone, Debug)]
 enum Value {
     Tensor(Tensor),
-    /// A parameter or buffer.
-    Stored,
+    /// A parameter or buffer, in these extents.
+    Stored {
+        value: String,
+        shape: Vec<usize>,
+    },
+    /// An image with its opposite borders around it, as wide as this, for a convolution alone.
+    Wrapped(Tensor, [(usize, usize); 3]),
     /// Random numbers.
     Noise(noise::Drawn),
     /// The output of what cannot be expressed.
@@ -159,7 +165,11 @@ impl<'a> Translation<'a> {
         let mut values: HashMap<String, Value> = network
             .stored
             .keys()
-            .map(|name| (name.clone(), Value::Stored))
+            .map(|name| {
+                let shape = network.shape(name).to_vec();
+                let value = name.clone();
+                (name.clone(), Value::Stored { value, shape })
+            })
             .collect();
         values.insert(input.clone(), Value::Tensor(Tensor { node, layout }));
         let mut count = BTreeMap::new();
@@ -191,6 +201,12 @@ impl<'a> Translation<'a> {
             self.values.extend(values);
             return Ok(None);
         }
+        if let Some(value) = self.rearranged(call, operation) {
+            let outputs = call.outputs.iter();
+            let values = outputs.map(|name| (name.clone(), value.clone()));
+            self.values.extend(values);
+            return Ok(None);
+        }
         let values = self.operate(call, operation)?;
         let last = values.last().map(|tensor| tensor.node);
         let is_new = last.is_some_and(|node| {
@@ -209,6 +225,27 @@ impl<'a> Translation<'a> {
         Ok(last
             .filter(|_| is_new)
             .map(|node| self.builder.name(node).to_owned()))
+    }
+
+    /// A parameter in other extents, or an image with its opposite borders; none if the call makes neither.
+    fn rearranged(&self, call: &Call, operation: &Operation) -> Option<Value> {
+        let input = self.values.get(call.inputs.first()?.as_ref()?)?;
+        match (input, operation) {
+            (Value::Stored { value, shape }, Operation::Reshape | Operation::Identity) => {
+                let value = value.clone();
+                let sizes = self.output_extents(call).to_vec();
+                let is_same = sizes.iter().product::<usize>() == shape.iter().product::<usize>();
+                is_same.then_some(Value::Stored {
+                    value,
+                    shape: sizes,
+                })
+            }
+            (Value::Tensor(tensor), Operation::Pad { sides, mode: None }) => {
+                let sides = self.sides(tensor, sides).ok()?;
+                Some(Value::Wrapped(tensor.clone(), sides))
+            }
+            _ => None,
+        }
     }
 
     /// The extents that the file says are those that the graph finds.
@@ -249,9 +286,12 @@ impl<'a> Translation<'a> {
             Some(Value::Tensor(tensor)) => Ok(tensor.clone()),
             Some(Value::Unknown) => Err(Fault::Follows),
             Some(Value::Noise(_)) => reason("it reads random numbers"),
-            Some(Value::Stored) => reason(format!(
+            Some(Value::Wrapped(..)) => reason(
+                "it reads what is padded by its opposite border, which only a convolution does",
+            ),
+            Some(Value::Stored { value, .. }) => reason(format!(
                 "it reads the parameter `{}` as a tensor",
-                self.network.stored[name]
+                self.network.stored[value]
             )),
             None => reason(format!("it reads `{name}`, which nothing computes")),
         }
@@ -263,13 +303,13 @@ impl<'a> Translation<'a> {
             return Ok(None);
         };
         match self.values.get(name) {
-            Some(Value::Stored) => Ok(Some(Read {
-                value: name.clone(),
-                name: self.network.stored[name].clone(),
-                shape: self.network.shape(name).to_vec(),
+            Some(Value::Stored { value, shape }) => Ok(Some(Read {
+                value: value.clone(),
+                name: self.network.stored[value].clone(),
+                shape: shape.clone(),
             })),
             Some(Value::Unknown) => Err(Fault::Follows),
-            Some(Value::Tensor(_) | Value::Noise(_)) | None => {
+            Some(Value::Tensor(_) | Value::Wrapped(..) | Value::Noise(_)) | None => {
                 reason("its parameters are computed, not stored")
             }
         }

@@ -13,6 +13,8 @@ pub struct Weight {
     pub element: Element,
     /// In row-major order.
     pub values: Vec<f64>,
+    /// Whether the state dict has it, as it has parameters and buffers but those that are not persistent.
+    pub is_in_state_dict: bool,
     /// What it shares with other names of the same numbers.
     pub storage: String,
 }

@@ -53,7 +53,7 @@ pub(crate) fn like(
         shared.for_each(|one| one.values.clone_from(&values));
     }
     let mut tensors = BTreeMap::new();
-    for one in all {
+    for one in all.into_iter().filter(|one| one.is_in_state_dict) {
         if one.element == Element::I64 && one.values.iter().any(|one| one.abs() >= WHOLE_MAX) {
             return Err(failed(format!(
                 "`{}` has numbers that are too large",

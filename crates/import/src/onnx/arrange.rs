@@ -69,6 +69,11 @@ pub(super) fn resize(node: &View<'_, '_>) -> Made {
         transform.as_str(),
         "half_pixel" | "pytorch_half_pixel" | "half_pixel_symmetric"
     );
+    // To one position this takes the first, and `half_pixel` the middle.
+    let takes_first = |(to, from): (&usize, &usize)| *to == 1 && *from > 1;
+    if transform == "pytorch_half_pixel" && to.iter().zip(&extents).any(takes_first) {
+        return stop("a resize of pytorch_half_pixel to one position is not read");
+    }
     let mut dims = to.iter().zip(&extents);
     let is_whole = dims.all(|(to, from)| *from > 0 && to % from == 0);
     let (is_linear, align_corners) = match (mode.as_str(), transform.as_str(), nearest.as_str()) {

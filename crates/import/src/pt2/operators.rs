@@ -226,6 +226,16 @@ fn layer(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Translated>
             call,
         ),
         "amax" => reduce(PoolKind::Max, call),
+        "sum" => call
+            .dims("dim")
+            .map(|dims| (Operation::Sum { dims }, call.only())),
+        "pixel_unshuffle" => call
+            .whole("downscale_factor", 1)
+            .and_then(|factor| positive(factor, "downscale_factor"))
+            .map(|factor| {
+                let by_block = false;
+                (Operation::PixelUnshuffle { factor, by_block }, call.only())
+            }),
         "upsample_nearest1d" | "upsample_nearest2d" | "upsample_nearest3d" => {
             upsample(false, false, call)
         }
@@ -449,6 +459,15 @@ fn elementwise(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Trans
             .number("p", 0.5)
             .map(|keep| (Operation::Noise(Noise::Bernoulli { keep }), call.only())),
         "floor" => function(Operation::Floor),
+        "maximum" | "minimum" | "max" | "min" if call.tensor("other").is_some() => {
+            let is_maximum = base.starts_with("max");
+            let inputs = call.tensors(&["self", "other"]);
+            Ok((Operation::Extreme { is_maximum }, inputs))
+        }
+        "stack" => match call.find("tensors") {
+            Some(argument) => stack(argument, call),
+            None => Err(strange("tensors")),
+        },
         "cat" | "concat" => match call.find("tensors") {
             Some(argument) => call.dim("dim", 0).map(|dim| {
                 let inputs = tensors_of([argument].into_iter()).into_iter().map(Some);
@@ -458,6 +477,19 @@ fn elementwise(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Trans
         },
         _ => return None,
     })
+}
+
+fn stack(argument: &Argument, call: &Arguments<'_>) -> Translated {
+    // The new dim counts, too.
+    let dim = call.whole("dim", 0)?;
+    let dim = if dim < 0 {
+        dim + call.input.len() as i64 + 1
+    } else {
+        dim
+    };
+    let dim = positive_or_zero(dim, "dim")?;
+    let inputs = tensors_of([argument].into_iter()).into_iter().map(Some);
+    Ok((Operation::Stack { dim }, inputs.collect()))
 }
 
 fn elu(call: &Arguments<'_>) -> Translated {

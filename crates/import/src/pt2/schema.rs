@@ -184,7 +184,7 @@ pub(super) enum OutputSpec {
     Other(IgnoredAny),
 }
 
-/// `model_weights_config.json`.
+/// `model_weights_config.json`, and `model_constants_config.json`.
 #[derive(Deserialize)]
 pub(super) struct Payloads {
     pub(super) config: BTreeMap<String, Payload>,
@@ -195,5 +195,6 @@ pub(super) struct Payload {
     pub(super) path_name: String,
     #[serde(default)]
     pub(super) use_pickle: bool,
-    pub(super) tensor_meta: TensorMeta,
+    /// None of what is no tensor.
+    pub(super) tensor_meta: Option<TensorMeta>,
 }

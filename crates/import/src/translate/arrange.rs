@@ -22,6 +22,7 @@ impl Translation<'_> {
             Operation::Reshape => self.reshape(call)?,
             Operation::Permute { order } => self.permute(call, order)?,
             &Operation::Concat { dim } => self.concat(call, dim)?,
+            &Operation::Stack { dim } => self.stack(call, dim)?,
             Operation::Repeat => self.repeat(call)?,
             Operation::Parts { dim, starts } => return self.parts(call, *dim, starts).map(Some),
             Operation::Convolution { .. }
@@ -33,6 +34,9 @@ impl Translation<'_> {
             | Operation::Pool { .. }
             | Operation::AdaptivePool { .. }
             | Operation::Reduce { .. }
+            | Operation::Sum { .. }
+            | Operation::Extreme { .. }
+            | Operation::PixelUnshuffle { .. }
             | Operation::Upsample { .. }
             | Operation::Pad { .. }
             | Operation::LeakyRelu { .. }
@@ -87,9 +91,7 @@ impl Translation<'_> {
     }
 
     fn concat(&mut self, call: &Call, dim: usize) -> Result<Tensor, Fault> {
-        let tensors: Vec<Tensor> = (0..call.inputs.len())
-            .map(|index| self.tensor(call, index))
-            .collect::<Result<_, _>>()?;
+        let tensors = self.tensors(call)?;
         let Some(first) = tensors.first() else {
             return reason("it reads nothing");
         };

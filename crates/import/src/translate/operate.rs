@@ -1,6 +1,6 @@
 //! Operations that compute.
 
-use super::{Fault, Read, Tensor, Translation, reason};
+use super::{Fault, Read, Tensor, Translation, Value, reason};
 use crate::layout::{Axis, Layout};
 use crate::network::{Call, Operation, Padding};
 use partita_graph::ParameterRole::{
@@ -11,6 +11,12 @@ use partita_graph::{
     PoolKind, PreluSlopes, Resample, Shape, TransposedConvolution,
 };
 use partita_space::Window;
+
+/// Makes ones of anything finite.
+const ONE: Activation = Activation::Affine {
+    scale: 0.0,
+    shift: 1.0,
+};
 
 /// Parameters of a node; none for those that are constant.
 type Parameters = Vec<(ParameterRole, Option<Read>)>;
@@ -33,7 +39,13 @@ impl Translation<'_> {
         if let (Operation::Multiply, Some(index)) = (operation, self.factor(call)) {
             return Ok(vec![self.scale(call, index)?]);
         }
-        let tensor = self.tensor(call, 0)?;
+        if let (Operation::Add, Some(index)) = (operation, self.factor(call)) {
+            return Ok(vec![self.shift(call, index)?]);
+        }
+        let tensor = match (operation, self.wrapped(call)) {
+            (Operation::Convolution { .. }, Some((tensor, _))) => tensor,
+            _ => self.tensor(call, 0)?,
+        };
         let one = match operation {
             Operation::Convolution { .. } => self.convolution(call, operation, &tensor),
             Operation::TransposedConvolution { .. } => self.transposed(call, operation, &tensor),
@@ -58,10 +70,12 @@ impl Translation<'_> {
             | Operation::ChannelDropout { .. }
             | Operation::Dropout { .. } => self.of_elements(call, operation, tensor),
             Operation::Prelu => self.prelu(call, &tensor),
-            &Operation::Softmax { dim } => match tensor.layout.axes(dim) {
-                [Axis::Channel] => self.function(call, Op::Softmax, &tensor),
-                _ => reason("a softmax over another dim than channels is not read"),
-            },
+            &Operation::Softmax { dim } => self.softmax(call, dim, &tensor),
+            Operation::Sum { dims } => self.sum_over(call, dims, &tensor),
+            &Operation::Extreme { is_maximum } => self.extreme(call, is_maximum),
+            &Operation::PixelUnshuffle { factor, by_block } => {
+                self.unshuffle(call, (factor, by_block), &tensor)
+            }
             Operation::Subtract => self.subtract(call, &tensor),
             Operation::Square => {
                 let node = self.plain(call, Op::Multiply, &[tensor.node; 2])?;
@@ -72,6 +86,7 @@ impl Translation<'_> {
             Operation::Add => self.add(call, &tensor),
             Operation::Multiply => self.multiply(call, &tensor),
             Operation::Concat { .. }
+            | Operation::Stack { .. }
             | Operation::Parts { .. }
             | Operation::Stride { .. }
             | Operation::Select { .. }
@@ -132,6 +147,12 @@ impl Translation<'_> {
             Operation::GroupNorm { groups, epsilon } => Op::GroupNorm { groups, epsilon },
             _ => return reason("it is no batch or group norm"),
         };
+        if let (Op::GroupNorm { .. }, [(_, Some(_)), (_, None)]) = (&op, &parameters[..]) {
+            // A scale without an offset stands for itself.
+            let plain = vec![(Gamma, None), (Beta, None)];
+            let found = self.norm(call, op, tensor, &plain)?;
+            return self.scaled(call, 1, &found);
+        }
         self.norm(call, op, tensor, &parameters)
     }
 
@@ -142,15 +163,31 @@ impl Translation<'_> {
         tensor: &Tensor,
     ) -> Result<Tensor, Fault> {
         let Some(mode) = mode else {
-            return reason(
-                "circular padding is not read; a convolution of the model form has it as `periodic`",
-            );
+            return reason("circular padding of what is no image is not read");
         };
+        let (space, others) = sides.split_at(sides.len().min(self.rank));
+        if let [channels, ref samples @ ..] = *others
+            && mode == PadMode::Zero
+            && channels != (0, 0)
+            && samples.iter().all(|pad| *pad == (0, 0))
+        {
+            let tensor = if space.iter().all(|pad| *pad == (0, 0)) {
+                tensor.clone()
+            } else {
+                self.pad(call, (space, Some(mode)), tensor)?
+            };
+            return self.pad_channels(call, channels, &tensor);
+        }
         let sides = self.sides(tensor, sides)?;
         self.resample(call, Resample::Pad { sides, mode }, tensor)
     }
 
-    fn function(&mut self, call: &Call, op: Op, tensor: &Tensor) -> Result<Tensor, Fault> {
+    pub(super) fn function(
+        &mut self,
+        call: &Call,
+        op: Op,
+        tensor: &Tensor,
+    ) -> Result<Tensor, Fault> {
         let node = self.plain(call, op, &[tensor.node])?;
         Ok(Tensor {
             node,
@@ -158,13 +195,22 @@ impl Translation<'_> {
         })
     }
 
+    /// What a call reads with its opposite borders around it.
+    fn wrapped(&self, call: &Call) -> Option<(Tensor, [(usize, usize); 3])> {
+        let name = call.inputs.first()?.as_ref()?;
+        match self.values.get(name) {
+            Some(Value::Wrapped(tensor, sides)) => Some((tensor.clone(), *sides)),
+            _ => None,
+        }
+    }
+
     /// A node whose output is an image, with the axes of `image` where these are not in the order of images.
-    fn image(&self, node: NodeId) -> Tensor {
+    pub(super) fn image(&self, node: NodeId) -> Tensor {
         let layout = Layout::image(self.builder.shape(node), self.rank);
         Tensor { node, layout }
     }
 
-    fn check_image(&self, tensor: &Tensor) -> Result<(), Fault> {
+    pub(super) fn check_image(&self, tensor: &Tensor) -> Result<(), Fault> {
         if tensor.layout.is_image(self.shape(tensor), self.rank) {
             return Ok(());
         }
@@ -187,9 +233,21 @@ impl Translation<'_> {
             return reason("it is no convolution");
         };
         self.check_image(tensor)?;
+        let wrapped = self.wrapped(call).map(|(_, sides)| sides);
         let (weight, bias) = self.weights(call)?;
         let kernel = weight.shape.get(2..).unwrap_or_default();
+        let missing = 3 - self.rank;
         let window = self.windows(kernel, |dim| {
+            if let Some(sides) = wrapped {
+                let (pad_low, pad_high) = sides[missing + dim];
+                return Window {
+                    kernel: kernel[dim],
+                    stride: stride[dim],
+                    dilation: dilation[dim],
+                    pad_low,
+                    pad_high,
+                };
+            }
             let (low, high) = match padding {
                 Padding::Both(both) => (both[dim], both[dim]),
                 Padding::Sides(sides) => sides[dim],
@@ -206,10 +264,20 @@ impl Translation<'_> {
                 pad_high: high,
             }
         })?;
+        let is_padded = match padding {
+            Padding::Both(both) => both.iter().any(|&one| one > 0),
+            Padding::Sides(sides) => sides.iter().any(|&one| one != (0, 0)),
+            Padding::Same => true,
+        };
+        if wrapped.is_some() && is_padded {
+            return reason(
+                "a convolution that pads what is padded by its opposite border is not read",
+            );
+        }
         let op = Op::Convolution(Convolution {
             filters: weight.shape[0],
             window,
-            periodic: false,
+            periodic: wrapped.is_some(),
             groups: *groups,
             bias: bias.is_some(),
         });
@@ -472,7 +540,7 @@ impl Translation<'_> {
     }
 
     /// Mean or maximum over dims of space.
-    fn reduce(
+    pub(super) fn reduce(
         &mut self,
         call: &Call,
         (kind, dims): (PoolKind, &[usize]),
@@ -564,7 +632,7 @@ impl Translation<'_> {
     }
 
     /// Pads of D, H, W from those of dims, the last dim first.
-    fn sides(
+    pub(super) fn sides(
         &self,
         tensor: &Tensor,
         pads: &[(usize, usize)],
@@ -614,7 +682,13 @@ impl Translation<'_> {
         self.sum(call, left, &right)
     }
 
-    fn sum(&mut self, call: &Call, left: &Tensor, right: &Tensor) -> Result<Tensor, Fault> {
+    pub(super) fn sum(
+        &mut self,
+        call: &Call,
+        left: &Tensor,
+        right: &Tensor,
+    ) -> Result<Tensor, Fault> {
+        let (left, right) = &self.at_equal_extents(call, left, right)?;
         if left.layout != right.layout || self.shape(left) != self.shape(right) {
             return reason("a sum of tensors of different extents or orders of dims is not read");
         }
@@ -633,10 +707,59 @@ impl Translation<'_> {
     /// A factor per channel that is trained: a convolution of each channel for itself.
     fn scale(&mut self, call: &Call, index: usize) -> Result<Tensor, Fault> {
         let tensor = self.tensor(call, 1 - index)?;
+        match self.count(call, index, &tensor)? {
+            1 => {
+                let factors = self.one_of_all(call, index, &tensor)?;
+                let node = self.plain(call, Op::Multiply, &[tensor.node, factors])?;
+                let layout = tensor.layout;
+                Ok(Tensor { node, layout })
+            }
+            _ => self.scaled(call, index, &tensor),
+        }
+    }
+
+    /// An offset that is trained, one or one per channel: it is what it makes of ones.
+    fn shift(&mut self, call: &Call, index: usize) -> Result<Tensor, Fault> {
+        let tensor = self.tensor(call, 1 - index)?;
+        let count = self.count(call, index, &tensor)?;
+        let ones = self.function(call, Op::Activation(ONE), &tensor)?;
+        let offsets = match count {
+            1 if self.shape(&tensor).channels > 1 => {
+                let one = self.one_of_all(call, index, &tensor)?;
+                self.plain(call, Op::Multiply, &[ones.node, one])?
+            }
+            _ => self.scaled(call, index, &ones)?.node,
+        };
+        let node = self.plain(call, Op::Add, &[tensor.node, offsets])?;
+        let layout = tensor.layout;
+        Ok(Tensor { node, layout })
+    }
+
+    /// A parameter of one number, at each position of a tensor: a convolution of a channel of ones.
+    fn one_of_all(&mut self, call: &Call, index: usize, tensor: &Tensor) -> Result<NodeId, Fault> {
+        let mut node = tensor.node;
+        if self.shape(tensor).channels > 1 {
+            let slice = Op::Slice {
+                start: 0,
+                channels: 1,
+            };
+            node = self.plain(call, slice, &[node])?;
+        }
+        let node = self.plain(call, Op::Activation(ONE), &[node])?;
+        let layout = tensor.layout.clone();
+        Ok(self.scaled(call, index, &Tensor { node, layout })?.node)
+    }
+
+    /// Numbers of a parameter that a tensor is scaled or shifted by: one, or as many as channels.
+    fn count(&self, call: &Call, index: usize, tensor: &Tensor) -> Result<usize, Fault> {
         let Some(factor) = self.parameter(call, index)? else {
             return reason("it has no factor that is read");
         };
-        let channels = self.shape(&tensor).channels;
+        let count = factor.shape.iter().product::<usize>();
+        let channels = self.shape(tensor).channels;
+        if count == 1 && factor.shape.len() <= tensor.layout.dims() {
+            return Ok(1);
+        }
         // Dims are aligned at their ends.
         let first = tensor.layout.dims().checked_sub(factor.shape.len());
         let is_per_channel = first.is_some_and(|first| {
@@ -646,9 +769,20 @@ impl Translation<'_> {
                     || (extent == channels && *tensor.layout.axes(first + dim) == [Axis::Channel])
             })
         });
-        if !is_per_channel || factor.shape.iter().product::<usize>() != channels {
-            return reason("a product with a parameter that is no factor per channel is not read");
+        if !is_per_channel || count != channels {
+            return reason(
+                "a sum or product with a parameter that is not one number, or one for each channel, is not read",
+            );
         }
+        Ok(count)
+    }
+
+    /// A tensor times the parameter that a call reads, one factor for each channel.
+    fn scaled(&mut self, call: &Call, index: usize, tensor: &Tensor) -> Result<Tensor, Fault> {
+        let Some(factor) = self.parameter(call, index)? else {
+            return reason("it has no factor that is read");
+        };
+        let channels = self.shape(tensor).channels;
         let op = Op::Convolution(Convolution {
             filters: channels,
             window: [Window::ONE; 3],
@@ -659,7 +793,7 @@ impl Translation<'_> {
         let node = self.node(call, op, &[tensor.node], &weighted(factor, None))?;
         Ok(Tensor {
             node,
-            layout: tensor.layout,
+            layout: tensor.layout.clone(),
         })
     }
 
@@ -674,6 +808,13 @@ impl Translation<'_> {
         let (shape, factors): (Shape, Shape) = (self.shape(large), self.shape(small));
         let is_per_channel = factors.extent == [1; 3] && factors.channels == shape.channels;
         let is_per_position = factors.channels == 1 && factors.extent == shape.extent;
+        // Each channel of one position times each position of one channel.
+        if shape.extent == [1; 3] && factors.channels == 1 && factors.extent != [1; 3] {
+            return self.outer(call, large, small);
+        }
+        if factors.extent == [1; 3] && factors.channels > 1 && shape.channels == 1 {
+            return self.outer(call, small, large);
+        }
         let fits = shape == factors || is_per_channel || is_per_position;
         if !fits || !large.layout.broadcasts(&small.layout) {
             return reason("a product of tensors of these extents or orders of dims is not read");
