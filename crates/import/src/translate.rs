@@ -4,6 +4,7 @@ mod arrange;
 mod branches;
 mod noise;
 mod operate;
+mod sums;
 
 use crate::imported::{Imported, Layer, LossChoice, Options, Stored};
 use crate::layout::Layout;
