@@ -69,9 +69,7 @@ pub(super) fn resize(node: &View<'_, '_>) -> Made {
         transform.as_str(),
         "half_pixel" | "pytorch_half_pixel" | "half_pixel_symmetric"
     );
-    // To one position this takes the first, and `half_pixel` the middle.
-    let takes_first = |(to, from): (&usize, &usize)| *to == 1 && *from > 1;
-    if transform == "pytorch_half_pixel" && to.iter().zip(&extents).any(takes_first) {
+    if transform == "pytorch_half_pixel" && has_one_position(&to, &extents) {
         return stop("a resize of pytorch_half_pixel to one position is not read");
     }
     let mut dims = to.iter().zip(&extents);
@@ -90,14 +88,17 @@ pub(super) fn resize(node: &View<'_, '_>) -> Made {
             ));
         }
     };
-    only(
-        node,
-        Operation::Upsample {
-            is_linear,
-            align_corners,
-        },
-        to,
-    )
+    let operation = Operation::Upsample {
+        is_linear,
+        align_corners,
+    };
+    only(node, operation, to)
+}
+
+/// Whether a resize leaves one of several positions: `pytorch_half_pixel` takes the first, `half_pixel` the middle.
+fn has_one_position(to: &[usize], from: &[usize]) -> bool {
+    let mut dims = to.iter().zip(from);
+    dims.any(|(to, from)| *to == 1 && *from > 1)
 }
 
 pub(super) fn pad(node: &View<'_, '_>) -> Made {

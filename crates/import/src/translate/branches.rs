@@ -249,7 +249,7 @@ impl Translation<'_> {
         let missing = 3 - self.rank;
         let steps: [usize; 3] = std::array::from_fn(|dim| if dim < missing { 1 } else { factor });
         let is_whole = |dim: usize| steps[dim] > 0 && extent[dim].is_multiple_of(steps[dim]);
-        if !(0..3).all(is_whole) || factor < 2 || factor > BLOCK_MAX {
+        if !(0..3).all(is_whole) || !(2..=BLOCK_MAX).contains(&factor) {
             return reason("its extents are no multiples of a small factor");
         }
         let outputs = std::array::from_fn(|dim| extent[dim] / steps[dim]);
