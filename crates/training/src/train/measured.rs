@@ -41,7 +41,7 @@ impl Measured {
     }
 
     fn read(folder: &Path, program: &Program) -> Option<Self> {
-        let text = partita_files::read_text(&folder.join(RESULT)).ok()?;
+        let text = partita_files::read_text(folder.join(RESULT)).ok()?;
         let stored: Stored = serde_json::from_str(&text).ok()?;
         let recorded = trace::read(&folder.join(TRACE)).ok()?;
         let digest = program.digest();
