@@ -183,7 +183,11 @@ fn norms(
 ) -> Named {
     let (epsilon, accumulate) = (1e-6, false);
     let kernels = [
-        Kernel::LayerNormStatistics { x, sums },
+        Kernel::LayerNormStatistics {
+            x,
+            sums,
+            rms: false,
+        },
         Kernel::LayerNormForward {
             x,
             sums,
@@ -201,6 +205,7 @@ fn norms(
             gradient_sums,
             count,
             epsilon,
+            rms: false,
         },
         Kernel::LayerNormBackwardData {
             x,

@@ -5,5 +5,6 @@
 
 pub(crate) mod attention;
 pub(crate) mod matrix;
+pub(crate) mod position_rows;
 pub(crate) mod row_kernels;
 pub(crate) mod softmax;

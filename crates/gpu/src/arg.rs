@@ -47,6 +47,10 @@ pub(crate) struct RawHeads {
     pub channels: u32,
     pub outer: u32,
     pub inner: u32,
+    /// H and W of the positions of q.
+    pub outer_extent: [u32; 2],
+    /// H and W of the positions of k.
+    pub inner_extent: [u32; 2],
     pub causal: i32,
     pub sample: u32,
     pub scale: f32,

@@ -253,6 +253,26 @@ impl GraphBuilder {
         self.node(name, Op::Positions, &[input], &[])
     }
 
+    /// A trained row of its own added to each of the first `rows` positions.
+    pub fn position_embedding(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        rows: usize,
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::PositionEmbedding { rows }, &[input], &[])
+    }
+
+    /// The positions in the same order with other extents.
+    pub fn reshape(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        extent: [usize; 3],
+    ) -> Result<NodeId, GraphError> {
+        self.node(name, Op::Reshape { extent }, &[input], &[])
+    }
+
     /// A layer norm with parameters of its own.
     pub fn layer_norm(
         &mut self,
@@ -260,7 +280,19 @@ impl GraphBuilder {
         input: NodeId,
         epsilon: f64,
     ) -> Result<NodeId, GraphError> {
-        self.node(name, Op::LayerNorm { epsilon }, &[input], &[])
+        let centers = true;
+        self.node(name, Op::LayerNorm { epsilon, centers }, &[input], &[])
+    }
+
+    /// An RMS norm with a scale of its own.
+    pub fn rms_norm(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        epsilon: f64,
+    ) -> Result<NodeId, GraphError> {
+        let (centers, none) = (false, (ParameterRole::Beta, ParameterSource::Constant));
+        self.node(name, Op::LayerNorm { epsilon, centers }, &[input], &[none])
     }
 
     /// A group norm of this many groups, or of a group per channel, with parameters of its own.

@@ -167,6 +167,8 @@ fn memory_bytes(node: &Node, in_head: bool) -> Bytes {
         | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
+        | Op::PositionEmbedding { .. }
+        | Op::Reshape { .. }
         | Op::LayerNorm { .. }
         | Op::GroupNorm { .. }
         | Op::Activation(_)

@@ -506,6 +506,34 @@ pub enum GraphError {
         /// Positions of the input.
         nearest: usize,
     },
+    /// More rows of a position embedding than positions.
+    #[error(
+        "`{node}`: rows={rows} are more than the {positions} positions of its input{}",
+        Help::none().nearest(format_args!("rows={positions}"))
+    )]
+    PositionRows {
+        /// The position embedding.
+        node: String,
+        /// As given.
+        rows: usize,
+        /// Of its input.
+        positions: usize,
+    },
+    /// Extents of other positions than the input has.
+    #[error(
+        "`{node}`: reshape to {asked} has other positions than its input, {input}{}",
+        Help::none().nearest(format_args!("extent=1x1x{nearest}, a sequence"))
+    )]
+    ReshapeExtent {
+        /// The node.
+        node: String,
+        /// As given.
+        asked: String,
+        /// Its input.
+        input: Shape,
+        /// Positions of the input.
+        nearest: usize,
+    },
     /// Heads that do not divide the channels.
     #[error(
         "`{node}`: heads={heads} must divide {channels} channels{}",
@@ -675,6 +703,18 @@ pub enum ExtentError {
         /// The pooling.
         node: String,
         /// Extents that its input would have.
+        extent: [usize; 3],
+    },
+    /// A position embedding whose rows would belong to other positions.
+    #[error(
+        "`{node}` has trained rows for the positions of {}x{}x{}, and none for others{}",
+        extent[0], extent[1], extent[2],
+        Help::none().nearest("samples of the extents of its training")
+    )]
+    Rows {
+        /// The position embedding.
+        node: String,
+        /// Extents of its input in training.
         extent: [usize; 3],
     },
     /// A parameter of another shape.

@@ -76,9 +76,11 @@ pub(crate) fn infer(
         | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
+        | Op::PositionEmbedding { .. }
         | Op::LayerNorm { .. }
         | Op::GroupNorm { .. }
         | Op::Attention { .. } => sequence::infer(node, op, inputs)?,
+        &Op::Reshape { extent } => resample::reshape(node, extent, input, spatial_rank)?,
     };
     check_sizes(node, op, inputs, shape)?;
     Ok(shape)
@@ -145,10 +147,12 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
         | Op::Linear { .. }
         | Op::Dropout { .. }
         | Op::Flatten
+        | Op::Reshape { .. }
         | Op::Slice { .. }
         | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
+        | Op::PositionEmbedding { .. }
         | Op::LayerNorm { .. }
         | Op::GroupNorm { .. }
         | Op::Activation(_)

@@ -32,7 +32,10 @@ pub(crate) enum Keyword {
     ChannelShuffle,
     Embedding,
     Positions,
+    PositionEmbedding,
+    Reshape,
     LayerNorm,
+    RmsNorm,
     GroupNorm,
     InstanceNorm,
     Activation(Activation),
@@ -140,7 +143,7 @@ impl Keyword {
         others.chain(pools).chain(activations)
     }
 
-    const OTHERS: [Keyword; 34] = [
+    const OTHERS: [Keyword; 37] = [
         Self::AdaptiveAveragePool,
         Self::Upsample,
         Self::Pad,
@@ -163,7 +166,10 @@ impl Keyword {
         Self::ChannelShuffle,
         Self::Embedding,
         Self::Positions,
+        Self::PositionEmbedding,
+        Self::Reshape,
         Self::LayerNorm,
+        Self::RmsNorm,
         Self::GroupNorm,
         Self::InstanceNorm,
         Self::Attention,
@@ -204,7 +210,10 @@ impl Keyword {
             Op::ChannelShuffle { .. } => Self::ChannelShuffle,
             Op::Embedding { .. } => Self::Embedding,
             Op::Positions => Self::Positions,
-            Op::LayerNorm { .. } => Self::LayerNorm,
+            Op::PositionEmbedding { .. } => Self::PositionEmbedding,
+            Op::Reshape { .. } => Self::Reshape,
+            Op::LayerNorm { centers: true, .. } => Self::LayerNorm,
+            Op::LayerNorm { centers: false, .. } => Self::RmsNorm,
             Op::GroupNorm {
                 groups: Some(_), ..
             } => Self::GroupNorm,
@@ -283,7 +292,10 @@ impl Keyword {
             Self::ChannelShuffle => "channel_shuffle",
             Self::Embedding => "embedding",
             Self::Positions => "positions",
+            Self::PositionEmbedding => "position_embedding",
+            Self::Reshape => "reshape",
             Self::LayerNorm => "layer_norm",
+            Self::RmsNorm => "rms_norm",
             Self::GroupNorm => "group_norm",
             Self::InstanceNorm => "instance_norm",
             Self::Activation(activation) => activation.name(),
@@ -330,7 +342,10 @@ impl Keyword {
             Self::Slice => &["start", "channels"],
             Self::ChannelShuffle => &["groups"],
             Self::Embedding => &["rows", "channels", "weight", "init"],
+            Self::PositionEmbedding => &["rows", "weight", "init"],
+            Self::Reshape => &["extent"],
             Self::LayerNorm => &LAYER_NORM_KEYS,
+            Self::RmsNorm => &["epsilon", "affine", "gamma", "init_gamma"],
             Self::InstanceNorm => &GROUP_NORM_KEYS[1..],
             Self::GroupNorm => &GROUP_NORM_KEYS,
             Self::Attention => &["heads", "causal"],

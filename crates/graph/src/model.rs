@@ -291,6 +291,13 @@ impl Graph {
                 extent: graph.node(node.inputs[0]).shape.extent,
             });
         }
+        let mut pairs = self.nodes.iter().zip(&graph.nodes);
+        if let Some((node, _)) = pairs.find(|(node, _)| self.moves_rows(&graph, node)) {
+            return Err(ExtentError::Rows {
+                node: node.name.clone(),
+                extent: self.node(node.inputs[0]).shape.extent,
+            });
+        }
         let mut pairs = self.parameters.iter().zip(&graph.parameters);
         match pairs.find(|(before, now)| before.shape != now.shape) {
             None => Ok(graph),
@@ -310,6 +317,17 @@ impl Graph {
         let is_tiling = |graph: &Self| pool.is_tiling(graph.node(node.inputs[0]).shape.extent);
         let is_mean = matches!(pool.kind, PoolKind::Average { .. });
         is_mean && !pool.is_adaptive() && is_tiling(self) && !is_tiling(other)
+    }
+
+    /// Whether rows of a position embedding belong to other positions in the other graph. Those before the positions of
+    /// a sequence, as class tokens, stay.
+    fn moves_rows(&self, other: &Self, node: &Node) -> bool {
+        let Op::PositionEmbedding { rows } = node.op else {
+            return false;
+        };
+        let extents = [self, other].map(|graph| graph.node(node.inputs[0]).shape.extent);
+        let is_token = |[d, h, w]: [usize; 3]| [d, h] == [1; 2] && rows < w;
+        extents[0] != extents[1] && !extents.into_iter().all(is_token)
     }
 
     /// Whether a pooling has one fixed window, of more than one input.

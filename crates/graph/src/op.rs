@@ -85,10 +85,24 @@ pub enum Op {
     /// Adds `sin(w / 10000^(2i / C))` to channel `2i` and the cosine to channel `2i + 1` at position `w`
     /// of a sequence. Source: Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.5.
     Positions,
+    /// Adds a row of a trained weight (1, 1, 1, rows, C) to each of the first positions, in (D, H, W) order.
+    /// Source: Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021, equation 1.
+    PositionEmbedding {
+        /// Positions that get one; all in a position embedding, and one in a class token behind a padding.
+        rows: usize,
+    },
+    /// The positions in the same order, (D, H, W), with other extents.
+    Reshape {
+        /// Of as many positions.
+        extent: [usize; 3],
+    },
     /// Normalization per sample and position by the mean and biased variance over the channels.
     LayerNorm {
         /// Added to the variance.
         epsilon: f64,
+        /// Whether the mean is subtracted. Else the variance is the mean square: an RMS norm, which has no offset.
+        /// Source: Zhang and Sennrich, "Root mean square layer normalization", NeurIPS 2019; PyTorch, `RMSNorm`.
+        centers: bool,
     },
     /// Normalization per sample and group of channels by the mean and biased variance over the channels of the
     /// group and all positions, with a scale and an offset per channel.
@@ -101,8 +115,9 @@ pub enum Op {
     },
     /// A smooth function of each element.
     Activation(Activation),
-    /// Attention of sequences q, k, v along W, for each head, a range of `channels / heads` channels:
-    /// `softmax(q k' / sqrt(channels / heads)) v`, the softmax over the positions of k and v.
+    /// Attention between all positions of q, k, v, in (D, H, W) order, for each head, a range of
+    /// `channels / heads` channels: `softmax(q k' / sqrt(channels / heads)) v`, the softmax over the positions of k
+    /// and v.
     Attention {
         /// Number of heads, a divisor of the channels.
         heads: usize,
@@ -138,12 +153,14 @@ impl Op {
             | Self::Softmax
             | Self::Dropout { .. }
             | Self::Flatten
+            | Self::Reshape { .. }
             | Self::Add
             | Self::Multiply
             | Self::Concat
             | Self::Slice { .. }
             | Self::ChannelShuffle { .. }
             | Self::Positions
+            | Self::PositionEmbedding { .. }
             | Self::LayerNorm { .. }
             | Self::GroupNorm { .. }
             | Self::Activation(_)
@@ -153,10 +170,16 @@ impl Op {
         }
     }
 
+    /// Whether a norm has an offset per channel, unless the model says otherwise.
+    pub(crate) fn has_offset(&self) -> bool {
+        !matches!(self, Self::LayerNorm { centers: false, .. })
+    }
+
     /// How a parameter of this role starts unless the model says otherwise.
     pub(crate) fn default_initialization(&self, role: ParameterRole) -> Initialization {
         match (self, role) {
             (Self::Embedding { .. }, ParameterRole::Weight) => Initialization::Normal(1.0),
+            (Self::PositionEmbedding { .. }, ParameterRole::Weight) => Initialization::Normal(0.02),
             _ => role.default_initialization(),
         }
     }
@@ -177,6 +200,7 @@ impl Op {
             | Self::Linear { .. }
             | Self::Dropout { .. }
             | Self::Flatten
+            | Self::Reshape { .. }
             | Self::Add
             | Self::Multiply
             | Self::Concat
@@ -184,6 +208,7 @@ impl Op {
             | Self::ChannelShuffle { .. }
             | Self::Embedding { .. }
             | Self::Positions
+            | Self::PositionEmbedding { .. }
             | Self::LayerNorm { .. }
             | Self::GroupNorm { .. }
             | Self::Activation(_)
@@ -207,6 +232,7 @@ impl Op {
             | Self::Linear { .. }
             | Self::Dropout { .. }
             | Self::Flatten
+            | Self::Reshape { .. }
             | Self::Add
             | Self::Multiply
             | Self::Concat
@@ -214,6 +240,7 @@ impl Op {
             | Self::ChannelShuffle { .. }
             | Self::Embedding { .. }
             | Self::Positions
+            | Self::PositionEmbedding { .. }
             | Self::LayerNorm { .. }
             | Self::GroupNorm { .. }
             | Self::Activation(_)

@@ -38,6 +38,9 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         &Op::Embedding { rows, channels } => {
             weight_and_bias([1, 1, 1, rows, channels], channels, false)
         }
+        &Op::PositionEmbedding { rows } => {
+            weight_and_bias([1, 1, 1, rows, input.channels], input.channels, false)
+        }
         Op::LayerNorm { .. } | Op::GroupNorm { .. } => {
             per_channel(&[ParameterRole::Gamma, ParameterRole::Beta], input)
         }
@@ -59,6 +62,7 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         | Op::Softmax
         | Op::Dropout { .. }
         | Op::Flatten
+        | Op::Reshape { .. }
         | Op::Add
         | Op::Multiply
         | Op::Concat

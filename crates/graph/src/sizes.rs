@@ -90,6 +90,7 @@ pub(crate) fn padding(op: &Op) -> [(usize, usize); 3] {
         | Op::Linear { .. }
         | Op::Dropout { .. }
         | Op::Flatten
+        | Op::Reshape { .. }
         | Op::Add
         | Op::Multiply
         | Op::Concat
@@ -97,6 +98,7 @@ pub(crate) fn padding(op: &Op) -> [(usize, usize); 3] {
         | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
+        | Op::PositionEmbedding { .. }
         | Op::LayerNorm { .. }
         | Op::GroupNorm { .. }
         | Op::Activation(_)
@@ -156,6 +158,7 @@ pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 
         | Op::Softmax
         | Op::Dropout { .. }
         | Op::Flatten
+        | Op::Reshape { .. }
         | Op::Add
         | Op::Multiply
         | Op::Concat
@@ -163,6 +166,7 @@ pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 
         | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
+        | Op::PositionEmbedding { .. }
         | Op::LayerNorm { .. }
         | Op::GroupNorm { .. }
         | Op::Activation(_)

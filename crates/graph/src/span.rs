@@ -30,6 +30,8 @@ fn spans_positions(op: &Op) -> Option<&'static str> {
         Op::Resample(Resample::Crop { .. }) => Some("takes positions out of a sample"),
         Op::Attention { .. } => Some("attends to all positions of a sample"),
         Op::Positions => Some("adds the encoding of positions in a sample"),
+        Op::PositionEmbedding { .. } => Some("adds a trained row to each position of a sample"),
+        Op::Reshape { .. } => Some("arranges all positions of a sample"),
         Op::Input
         | Op::Convolution(_)
         | Op::TransposedConvolution(_)

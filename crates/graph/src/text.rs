@@ -20,8 +20,10 @@
 //!
 //! The operations are `conv`, `conv_transpose`, `max_pool`, `average_pool`, `l2_pool`, `upsample`, `pad`,
 //! `adaptive_average_pool`, `batch_norm`, `relu`,
-//! `leaky_relu`, `prelu`, `softmax`, `gelu`, `silu`, `sigmoid`, `tanh`, `elu`, `layer_norm`, `group_norm`, `instance_norm`, `linear`, `dropout`,
-//! `flatten`, `add`, `multiply`, `concat`, `slice`, `embedding`, `positions`, `attention`, and the losses `mse`, `l1`, `huber`, `smooth_l1`,
+//! `leaky_relu`, `prelu`, `softmax`, `gelu`, `silu`, `sigmoid`, `tanh`, `elu`, `layer_norm`, `rms_norm`, `group_norm`, `instance_norm`, `linear`,
+//! `dropout`,
+//! `flatten`, `add`, `multiply`, `concat`, `slice`, `embedding`, `positions`, `position_embedding`,
+//! `reshape`, `attention`, and the losses `mse`, `l1`, `huber`, `smooth_l1`,
 //! `bce_with_logits`, `softmax_cross_entropy`, `dice` and `dice_cross_entropy`.
 //! `extent` gives W, or HxW, or DxHxW, and with it the spatial dims of the model. A value per dim is
 //! one for all or one each, in the order of `extent`; padding is `LOW:HIGH`, or one value for both
@@ -41,7 +43,8 @@
 //! ```
 //!
 //! A sequence lies along W. An `embedding` reads one channel of class indices of the sample, and may share
-//! its weights, (1, 1, 1, rows, channels). An `attention` reads q, k and v. `smoothing` is label
+//! its weights, (1, 1, 1, rows, channels). An `attention` reads q, k and v, of sequences or
+//! volumes. `smoothing` is label
 //! smoothing; it may be left out, and may differ between losses.
 //!
 //! An `add` reads two tensors, a `concat` two or more of equal extents, whose channels come one after

@@ -193,6 +193,7 @@ impl Random {
             },
             9 => Op::LayerNorm {
                 epsilon: self.real() + 1e-9,
+                centers: true,
             },
             10 => Op::Activation(self.activation()),
             12 => Op::Resample(self.resample(rank)),

@@ -156,6 +156,43 @@ fn planes_have_no_positions() {
 }
 
 #[test]
+fn rows_and_reshapes_that_do_not_fit_are_refused() {
+    let rows = graph_refusal("d = position_embedding e rows=7");
+    assert!(
+        matches!(
+            rows,
+            GraphError::PositionRows {
+                rows: 7,
+                positions: 6,
+                ..
+            }
+        ),
+        "{rows}"
+    );
+    assert_eq!(out_of_range("d = position_embedding e rows=0").0, "rows");
+    let error = graph_refusal("d = reshape e extent=5");
+    assert!(
+        matches!(error, GraphError::ReshapeExtent { nearest: 6, .. }),
+        "{error}"
+    );
+    assert_eq!(out_of_range("d = reshape e extent=0").0, "extent");
+}
+
+#[test]
+fn volumes_have_attention_and_become_sequences() {
+    let text = "model m\ninput x channels=4 extent=2x3x4\np = position_embedding x\n\
+        a = attention p p p heads=2 causal=false\ns = reshape a extent=1x1x24\n\
+        d = pad s pad=0x0x1:0\nt = position_embedding d rows=1\nloss = mse t\n";
+    let graph = text::parse(text).unwrap();
+    let shapes: Vec<_> = graph.parameters.iter().map(|one| one.shape).collect();
+    assert_eq!(shapes, [[1, 1, 1, 24, 4], [1, 1, 1, 1, 4]]);
+    let again = text::parse(&text::print(&graph)).unwrap();
+    assert_eq!(again, graph);
+    // Of 4 channels, two products of 24 by 24 positions.
+    assert_eq!(count(&graph).attention_flops.0, 4 * 4 * 24 * 24);
+}
+
+#[test]
 fn losses_of_other_smoothing_share_a_target() {
     let text = "model m\ninput x channels=3 extent=6\nc = conv x filters=3 kernel=1 bias=true\n\
         early = softmax_cross_entropy c weight=0.5 smoothing=0.2\n\

@@ -154,7 +154,7 @@ impl Emit<'_> {
             }
             Op::Linear { bias, .. } => self.linear_backward(id, layer, bias),
             Op::Dropout { rate, mask } => self.dropout_backward(id, layer, (rate, mask)),
-            Op::Flatten => {
+            Op::Flatten | Op::Reshape { .. } => {
                 self.pass_back(id, 0, layer, |source, target, accumulate| Kernel::Copy {
                     source,
                     target,
@@ -170,7 +170,10 @@ impl Emit<'_> {
             Op::ChannelShuffle { groups } => self.shuffle_backward(id, layer, groups),
             Op::Embedding { .. } => self.embedding_backward(id, layer),
             Op::Positions => self.positions_backward(id, layer),
-            Op::LayerNorm { epsilon } => self.layer_norm_backward(id, layer, epsilon),
+            Op::PositionEmbedding { .. } => self.position_embedding_backward(id, layer),
+            Op::LayerNorm { epsilon, centers } => {
+                self.layer_norm_backward(id, layer, (epsilon, !centers));
+            }
             Op::GroupNorm { groups, epsilon } => {
                 self.group_norm_backward(id, layer, groups, epsilon);
             }

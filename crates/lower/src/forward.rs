@@ -172,7 +172,7 @@ impl Emit<'_> {
                 target,
                 accumulate: false,
             }),
-            Op::Flatten => self.flatten(id, layer),
+            Op::Flatten | Op::Reshape { .. } => self.flatten(id, layer),
             Op::Add => {
                 let b = self.read_value(id, 1);
                 self.elementwise(id, layer, |a, y| Kernel::Add { a, b, y });
@@ -190,7 +190,8 @@ impl Emit<'_> {
             }
             Op::Embedding { .. } => self.embedding(id, layer),
             Op::Positions => self.positions(id, layer),
-            Op::LayerNorm { epsilon } => self.layer_norm(id, layer, epsilon),
+            Op::PositionEmbedding { .. } => self.position_embedding(id, layer),
+            Op::LayerNorm { epsilon, centers } => self.layer_norm(id, layer, (epsilon, !centers)),
             Op::GroupNorm { groups, epsilon } => self.group_norm(id, layer, groups, epsilon),
             Op::Activation(activation) => self.activation(id, layer, activation),
             Op::Attention { heads, causal } => self.attention(id, layer, heads, causal),

@@ -22,8 +22,8 @@
 //!
 //! # Layers with their own rules
 //!
-//! - Attention reads whole sequences: it is split by samples and heads, so its inputs are redistributed as those of
-//!   a flatten are. A layer norm stays where its input lies; where channels are split, two sums per position go
+//! - Attention reads all positions: it is split by samples and heads, so its inputs are redistributed as those of
+//!   a flatten are, and so are those of a reshape, which is split by samples and channels. A layer norm stays where its input lies; where channels are split, two sums per position go
 //!   over the ranks that share them, forward and backward. An embedding is split by columns alone.
 //! - A group or instance norm has two sums per sample and channel over the positions, which the ranks that split
 //!   these share. Channels are split by whole groups.
@@ -710,6 +710,7 @@ fn padding(op: &Op) -> Padding {
         | Op::Linear { .. }
         | Op::Dropout { .. }
         | Op::Flatten
+        | Op::Reshape { .. }
         | Op::Add
         | Op::Multiply
         | Op::Concat
@@ -717,6 +718,7 @@ fn padding(op: &Op) -> Padding {
         | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
+        | Op::PositionEmbedding { .. }
         | Op::LayerNorm { .. }
         | Op::GroupNorm { .. }
         | Op::Activation(_)
@@ -730,6 +732,7 @@ fn padding(op: &Op) -> Padding {
 fn has_linear_gradient(op: &Op) -> bool {
     match op {
         Op::Flatten
+        | Op::Reshape { .. }
         | Op::Concat
         | Op::Slice { .. }
         | Op::ChannelShuffle { .. }
@@ -749,6 +752,7 @@ fn has_linear_gradient(op: &Op) -> bool {
         | Op::Add
         | Op::Multiply
         | Op::Embedding { .. }
+        | Op::PositionEmbedding { .. }
         | Op::LayerNorm { .. }
         | Op::GroupNorm { .. }
         | Op::Attention { .. }

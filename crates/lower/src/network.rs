@@ -195,7 +195,7 @@ impl Network {
 
 /// Whether the operation reads unsplit inputs, whose positions are not those of the output.
 pub(crate) fn reads_whole(op: &Op) -> bool {
-    matches!(op, Op::Flatten | Op::Attention { .. })
+    matches!(op, Op::Flatten | Op::Reshape { .. } | Op::Attention { .. })
 }
 
 /// Whether a layer multiplies all positions of its first input by this input, which has one.

@@ -108,11 +108,13 @@ fn read_backward(op: &Op) -> Backward {
         | Op::Resample(_)
         | Op::Dropout { .. }
         | Op::Flatten
+        | Op::Reshape { .. }
         | Op::Add
         | Op::Concat
         | Op::Slice { .. }
         | Op::ChannelShuffle { .. }
         | Op::Positions
+        | Op::PositionEmbedding { .. }
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => Backward::Neither,
     }

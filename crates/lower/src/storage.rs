@@ -130,6 +130,7 @@ fn reads_own_output(layer: &Layer) -> bool {
             | Op::LeakyRelu { .. }
             | Op::Softmax
             | Op::Flatten
+            | Op::Reshape { .. }
             | Op::Loss(_)
             | Op::AuxiliaryLoss { .. },
         ) => true,
@@ -149,6 +150,7 @@ fn reads_own_output(layer: &Layer) -> bool {
             | Op::ChannelShuffle { .. }
             | Op::Embedding { .. }
             | Op::Positions
+            | Op::PositionEmbedding { .. }
             | Op::LayerNorm { .. }
             | Op::GroupNorm { .. }
             | Op::Activation(_)

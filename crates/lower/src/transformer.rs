@@ -54,6 +54,35 @@ impl Emit<'_> {
         });
     }
 
+    pub(crate) fn position_embedding(&mut self, id: LayerId, layer: &str) {
+        let (w, distribution) = (self.parameter(id, 0), *self.distribution(id));
+        let halo_low = self.halo_below(id);
+        self.elementwise(id, layer, |x, y| Kernel::PositionEmbeddingForward {
+            x,
+            w,
+            y,
+            distribution,
+            halo_low,
+        });
+    }
+
+    pub(crate) fn position_embedding_backward(&mut self, id: LayerId, layer: &str) {
+        let dy = self.computed_gradient(id);
+        let (distribution, halo_low) = (*self.distribution(id), self.halo_below(id));
+        let axes = positions(&distribution);
+        let weight = self.layer(id).parameters[0];
+        self.parameter_gradient(weight, axes, layer, |dw, accumulate| {
+            (!dy.is_empty()).then_some(Kernel::PositionEmbeddingBackward {
+                dy,
+                dw,
+                distribution,
+                halo_low,
+                accumulate,
+            })
+        });
+        self.positions_backward(id, layer);
+    }
+
     pub(crate) fn activation(&mut self, id: LayerId, layer: &str, function: Activation) {
         self.elementwise(id, layer, |x, y| Kernel::ActivationForward {
             function,
@@ -145,9 +174,9 @@ impl Emit<'_> {
         all / self.builder.mesh.parts(self.distribution(id).axes[4])
     }
 
-    pub(crate) fn layer_norm(&mut self, id: LayerId, layer: &str, epsilon: f64) {
+    pub(crate) fn layer_norm(&mut self, id: LayerId, layer: &str, (epsilon, rms): (f64, bool)) {
         let known = self.state().sums.get(&id).copied();
-        let sums = known.unwrap_or_else(|| self.row_moments(id, layer));
+        let sums = known.unwrap_or_else(|| self.row_moments(id, layer, rms));
         let (gamma, beta) = (self.parameter(id, 0), self.parameter(id, 1));
         let count = self.distribution(id).shape[4] as u64;
         self.elementwise(id, layer, |x, y| Kernel::LayerNormForward {
@@ -162,9 +191,13 @@ impl Emit<'_> {
     }
 
     /// Sums over the channels at each computed position, reduced over the ranks that split them.
-    fn row_moments(&mut self, id: LayerId, layer: &str) -> View {
+    fn row_moments(&mut self, id: LayerId, layer: &str, rms: bool) -> View {
         let sums = self.row_sums(id, &format!("{layer}.sums"));
-        self.elementwise(id, layer, |x, _| Kernel::LayerNormStatistics { x, sums });
+        self.elementwise(id, layer, |x, _| Kernel::LayerNormStatistics {
+            x,
+            sums,
+            rms,
+        });
         self.add_rows(id, layer, self.pass, sums);
         self.state_mut().sums.insert(id, sums);
         sums
@@ -190,7 +223,12 @@ impl Emit<'_> {
         }
     }
 
-    pub(crate) fn layer_norm_backward(&mut self, id: LayerId, layer: &str, epsilon: f64) {
+    pub(crate) fn layer_norm_backward(
+        &mut self,
+        id: LayerId,
+        layer: &str,
+        (epsilon, rms): (f64, bool),
+    ) {
         let count = self.distribution(id).shape[4] as u64;
         let (sums, gamma) = (self.state().sums[&id], self.parameter(id, 0));
         let (x, dy) = (self.read_value(id, 0), self.computed_gradient(id));
@@ -237,6 +275,7 @@ impl Emit<'_> {
                 gradient_sums,
                 count,
                 epsilon,
+                rms,
             };
             self.builder.kernel(layer, BACKWARD, kernel);
         }

@@ -133,6 +133,7 @@ fn row_parallel_layers(graph: &Graph) -> Vec<LayerChoice> {
             | Op::BatchNorm { .. }
             | Op::Softmax
             | Op::Flatten
+            | Op::Reshape { .. }
             | Op::Add
             | Op::Multiply
             | Op::Concat
@@ -140,6 +141,7 @@ fn row_parallel_layers(graph: &Graph) -> Vec<LayerChoice> {
             | Op::ChannelShuffle { .. }
             | Op::Embedding { .. }
             | Op::Positions
+            | Op::PositionEmbedding { .. }
             | Op::LayerNorm { .. }
             | Op::GroupNorm { .. }
             | Op::Loss(_)

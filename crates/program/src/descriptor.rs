@@ -144,7 +144,7 @@ pub enum Layout<'k> {
         /// The tensor.
         y: &'k View,
     },
-    /// Unsplit sequences, all channels split alike.
+    /// Unsplit positions, all channels split alike.
     Sequences {
         /// Queries, keys and values.
         inputs: [&'k View; 3],
@@ -451,6 +451,8 @@ impl Kernel {
             Kernel::EmbeddingForward { .. }
             | Kernel::EmbeddingBackward { .. }
             | Kernel::Positions { .. }
+            | Kernel::PositionEmbeddingForward { .. }
+            | Kernel::PositionEmbeddingBackward { .. }
             | Kernel::AttentionForward { .. }
             | Kernel::AttentionBackward { .. } => Family::Sequence,
             Kernel::MeanSquaredError { .. }

@@ -350,8 +350,13 @@ kernels! {
             #[serde(rename = "low", default, skip_serializing_if = "is_zero")]
             halo_low: [usize; 5],
         },
-        /// `sums` is (N, D, H, W, 2) in f64: sums over channels of x and of x squared.
-        LayerNormStatistics { x: View, sums: View },
+        /// `sums` is (N, D, H, W, 2) in f64: sums over channels of x, or 0 in an RMS norm, and of x squared.
+        LayerNormStatistics {
+            x: View,
+            sums: View,
+            #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+            rms: bool,
+        },
         /// Normalizes by the moments in `sums` over `count` channels.
         LayerNormForward {
             x: View,
@@ -362,8 +367,8 @@ kernels! {
             count: u64,
             epsilon: f64,
         },
-        /// `gradient_sums` is (N, D, H, W, 2) in f64: sums over channels of dy times gamma, and of that
-        /// times the normalized x.
+        /// `gradient_sums` is (N, D, H, W, 2) in f64: sums over channels of dy times gamma, or 0 in an RMS norm, and
+        /// of dy times gamma times the normalized x.
         LayerNormBackwardStatistics {
             x: View,
             sums: View,
@@ -372,6 +377,8 @@ kernels! {
             gradient_sums: View,
             count: u64,
             epsilon: f64,
+            #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+            rms: bool,
         },
         /// Gradient of the input from complete sums.
         LayerNormBackwardData {
@@ -451,9 +458,30 @@ kernels! {
             dx: View,
             accumulate: bool,
         },
+        /// Adds row `p` of `w` (1, 1, 1, rows, C) to position `p` of each sample, (D, H, W) counted in the whole
+        /// tensor; positions without a row stay. The view begins `halo_low` elements before the owned region.
+        PositionEmbeddingForward {
+            x: View,
+            w: View,
+            y: View,
+            #[serde(rename = "place")]
+            distribution: Distribution,
+            #[serde(rename = "low", default, skip_serializing_if = "is_zero")]
+            halo_low: [usize; 5],
+        },
+        /// Sums of `dy` over the samples, for each row its position.
+        PositionEmbeddingBackward {
+            dy: View,
+            dw: View,
+            #[serde(rename = "place")]
+            distribution: Distribution,
+            #[serde(rename = "low", default, skip_serializing_if = "is_zero")]
+            halo_low: [usize; 5],
+            accumulate: bool,
+        },
         /// For each sample and each of `heads` ranges of equally many channels, K of them:
-        /// `softmax(q k' / sqrt(K)) v` over positions along W; `q` and `y` are (N, 1, 1, W, C), `k` and `v`
-        /// of another W. With `causal` position `i` of q sees positions 0 to `i`.
+        /// `softmax(q k' / sqrt(K)) v` over all positions; `q` and `y` are (N, D, H, W, C), `k` and `v` of other D, H
+        /// and W. With `causal` position `i` of q sees positions 0 to `i`, in (D, H, W) order.
         AttentionForward {
             q: View,
             k: View,

@@ -5,6 +5,8 @@
 //! that is listed: where the key of a kernel has to change, raise `KernelShape::KEY_VERSION`, which starts
 //! a list of its own. Kernels with other keys are measured again.
 
+mod positions;
+
 use partita_program::{
     Activation, Buffer, BufferId, ClassTerms, Direction, Distribution, DropoutMask, Dtype,
     ElementFunction, Kernel, KernelShape, Optimizer, PoolKind, Role, Taps, Transform, View,
@@ -266,7 +268,11 @@ fn inference() -> Kernel {
 fn layer_norms() -> Vec<Kernel> {
     let (count, epsilon) = (16, 1e-5);
     vec![
-        Kernel::LayerNormStatistics { x: X, sums: SUMS },
+        Kernel::LayerNormStatistics {
+            x: X,
+            sums: SUMS,
+            rms: false,
+        },
         Kernel::LayerNormForward {
             x: X,
             sums: SUMS,
@@ -284,6 +290,7 @@ fn layer_norms() -> Vec<Kernel> {
             gradient_sums: SUMS,
             count,
             epsilon,
+            rms: false,
         },
         Kernel::LayerNormBackwardData {
             x: X,
@@ -745,7 +752,7 @@ fn fused() -> Vec<Kernel> {
 }
 
 fn kernels() -> Vec<Kernel> {
-    let families: [fn() -> Vec<Kernel>; 16] = [
+    let families: [fn() -> Vec<Kernel>; 17] = [
         contents,
         convolutions,
         pools,
@@ -758,6 +765,7 @@ fn kernels() -> Vec<Kernel> {
         pointwise,
         products,
         sequences,
+        positions::kernels,
         losses,
         updates,
         other_updates,

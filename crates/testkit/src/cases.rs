@@ -6,6 +6,10 @@ mod gates;
 
 mod resampling;
 
+mod tokens;
+
+pub use tokens::random_token_case;
+
 use crate::Draws;
 use crate::losses::{LossOf, draw_loss};
 use partita_graph::{
@@ -350,7 +354,13 @@ impl Sketch {
             self.group_norm(draws);
         } else if which & 1 != 0 {
             let name = self.name("rows");
-            self.norm(&name, Op::LayerNorm { epsilon: 0.1 });
+            self.norm(
+                &name,
+                Op::LayerNorm {
+                    epsilon: 0.1,
+                    centers: true,
+                },
+            );
         }
         if which & 2 != 0 {
             let name = self.name("gate");

@@ -178,7 +178,10 @@ impl Sketch {
     fn layer(&mut self, draws: &mut Draws) {
         let start = self.head;
         if !draws.one_in(3) {
-            let norm = Op::LayerNorm { epsilon: 0.1 };
+            let norm = Op::LayerNorm {
+                epsilon: 0.1,
+                centers: true,
+            };
             self.head = self.node("norm", norm, &[start]);
         }
         match draws.between(0, 3) {

@@ -131,7 +131,8 @@ impl Sketch {
                 if draws.one_in(2) {
                     self.node(draws, "groups", Op::GroupNorm { groups, epsilon }, &head)
                 } else {
-                    self.node(draws, "rows", Op::LayerNorm { epsilon }, &head)
+                    let centers = true;
+                    self.node(draws, "rows", Op::LayerNorm { epsilon, centers }, &head)
                 }
             }
         };
@@ -223,7 +224,7 @@ fn roles(op: &Op) -> Vec<ParameterRole> {
         Op::Convolution(convolution) => all(convolution.bias),
         Op::TransposedConvolution(convolution) => all(convolution.bias),
         Op::Linear { bias, .. } => all(*bias),
-        Op::Embedding { .. } => vec![Weight],
+        Op::Embedding { .. } | Op::PositionEmbedding { .. } => vec![Weight],
         Op::Prelu(_) => vec![Slope],
         // Running statistics are of one layer.
         Op::LayerNorm { .. } | Op::GroupNorm { .. } | Op::BatchNorm { .. } => vec![Gamma, Beta],
@@ -234,6 +235,7 @@ fn roles(op: &Op) -> Vec<ParameterRole> {
         | Op::Softmax
         | Op::Dropout { .. }
         | Op::Flatten
+        | Op::Reshape { .. }
         | Op::Add
         | Op::Multiply
         | Op::Concat

@@ -8,7 +8,8 @@ use partita_program::{Dtype, Optimizer};
 use partita_testkit::{
     Case, Outcome, Setup, mismatch, random_branched_case, random_case, random_encoder_decoder,
     random_grouped_case, random_layer_case, random_saving_case, random_sequence_case,
-    random_staged_case, random_tied_case, random_two_stage_case, reference_kernels, run, seeds,
+    random_staged_case, random_tied_case, random_token_case, random_two_stage_case,
+    reference_kernels, run, seeds,
 };
 
 /// Whether training has gone astray.
@@ -161,6 +162,11 @@ fn sharded_and_recomputed_splits_equal_one_rank_in_f64() {
 #[test]
 fn sequences_equal_one_rank_in_f64() {
     compare(400, random_sequence_case);
+}
+
+#[test]
+fn attention_of_volumes_equals_one_rank_in_f64() {
+    compare(160, random_token_case);
 }
 
 fn compare(cases: u64, draw: fn(u64) -> Case) {

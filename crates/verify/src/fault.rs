@@ -350,8 +350,8 @@ pub enum Fault {
         columns: AxisList,
     },
     #[error(
-        "{site}: {spot} has W split by `{positions}` and its channels by `{channels}`; attention reads unsplit \
-         sequences, with channels split by `{wanted}`"
+        "{site}: {spot} has its positions split by `{positions}` and its channels by `{channels}`; attention reads \
+         unsplit positions, with channels split by `{wanted}`"
     )]
     SequenceMisplaced {
         site: TaskSite,

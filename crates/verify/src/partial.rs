@@ -455,16 +455,17 @@ impl<'p> Interpreter<'_, 'p> {
         }
     }
 
-    /// Checks that all channels are split alike, and sequences are not split.
+    /// Checks that all channels are split alike, and positions are not split.
     fn sequences(&mut self, inputs: [&View; 3], y: &View) {
         let of_y = self.axes(y).unwrap_or_default()[4];
         for view in inputs {
             let axes = self.axes(view).unwrap_or_default();
-            if !axes[3].is_empty() || axes[4] != of_y {
+            let space = axes[1..4].iter().copied().find(|list| !list.is_empty());
+            if space.is_some() || axes[4] != of_y {
                 self.fault(view, |site, spot| Fault::SequenceMisplaced {
                     site,
                     spot,
-                    positions: axes[3],
+                    positions: space.unwrap_or_default(),
                     channels: axes[4],
                     wanted: of_y,
                 });

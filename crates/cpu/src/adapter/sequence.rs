@@ -3,12 +3,13 @@
 use super::operand::Output;
 use super::{Run, touched};
 use crate::sequence::attention::{Heads, attention_backward, attention_forward, attention_scratch};
+use crate::sequence::position_rows::{PositionNumbers, add_position_rows, position_rows_backward};
 use crate::sequence::row_kernels::{
     PositionOffset, RowGradient, RowNorm, add_positions, embed, embed_backward, row_backward,
     row_backward_parameters, row_backward_statistics, row_norm, row_statistics,
 };
 use crate::team::TeamKind;
-use partita_program::{Kernel, View};
+use partita_program::{Distribution, Kernel, View};
 use partita_run::{KernelTally, RunError};
 use partita_space::{Coord, Mesh, Rank};
 
@@ -32,6 +33,8 @@ pub(super) fn scratch(team: TeamKind, kernel: &Kernel) -> usize {
         } => of_attention(team, [q, k], (*heads, *causal), true),
         Kernel::EmbeddingForward { .. }
         | Kernel::EmbeddingBackward { .. }
+        | Kernel::PositionEmbeddingForward { .. }
+        | Kernel::PositionEmbeddingBackward { .. }
         | Kernel::LayerNormStatistics { .. }
         | Kernel::LayerNormForward { .. }
         | Kernel::LayerNormBackwardStatistics { .. }
@@ -48,7 +51,7 @@ fn of_attention(
     backward: bool,
 ) -> usize {
     let heads = Heads { heads, causal };
-    let extents = [q.extent[3], k.extent[3]];
+    let extents = [q, k].map(|view| std::array::from_fn(|dim| view.extent[1 + dim]));
     attention_scratch(team, &heads, extents, q.extent[4], backward)
 }
 
@@ -81,6 +84,39 @@ pub(super) fn execute(
             let work = run.compute(|call| add_positions(call, offset, x.view(), y.view()))?;
             Ok(tally(work))
         }
+        Kernel::PositionEmbeddingForward {
+            x,
+            w,
+            y,
+            distribution,
+            halo_low,
+        } => {
+            let numbers = numbers(distribution, distribution.corner(halo_low, mesh, coord));
+            let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
+            let work =
+                run.compute(|call| add_position_rows(call, numbers, x.view(), w.data(), y.view()))?;
+            Ok(KernelTally {
+                flops: work.flops,
+                bytes: work.bytes + w.box_bytes(),
+            })
+        }
+        Kernel::PositionEmbeddingBackward {
+            dy,
+            dw,
+            distribution,
+            halo_low,
+            accumulate,
+        } => {
+            let numbers = numbers(distribution, distribution.corner(halo_low, mesh, coord));
+            let (dy, mut dw) = (run.input(dy), run.output(dw));
+            let work = run.compute(|call| {
+                position_rows_backward(call, numbers, dy.view(), dw.slice(), *accumulate)
+            })?;
+            Ok(KernelTally {
+                flops: work.flops,
+                bytes: work.bytes + touched(dw.bytes(), *accumulate),
+            })
+        }
         Kernel::AttentionForward { .. } | Kernel::AttentionBackward { .. } => {
             attention(kernel, run)
         }
@@ -91,6 +127,13 @@ pub(super) fn execute(
             layer_norm_backward(kernel, run)
         }
         other => panic!("{} does not work on sequences", other.name()),
+    }
+}
+
+fn numbers(distribution: &Distribution, corner: [usize; 5]) -> PositionNumbers {
+    PositionNumbers {
+        corner: std::array::from_fn(|dim| corner[1 + dim]),
+        whole: std::array::from_fn(|dim| distribution.shape[1 + dim]),
     }
 }
 
@@ -143,9 +186,9 @@ fn embedding_backward(
 
 fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
-        Kernel::LayerNormStatistics { x, sums } => {
+        Kernel::LayerNormStatistics { x, sums, rms } => {
             let (x, mut sums) = (run.input(x), run.memory.write::<f64>(sums));
-            let work = run.compute(|call| row_statistics(call, x.view(), sums.data_mut()))?;
+            let work = run.compute(|call| row_statistics(call, x.view(), sums.data_mut(), *rms))?;
             Ok(tally(work))
         }
         Kernel::LayerNormForward {
@@ -176,6 +219,7 @@ fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, Run
             gradient_sums,
             count,
             epsilon,
+            rms,
         } => {
             let (x, sums, gamma, dy) = (
                 run.input(x),
@@ -190,7 +234,8 @@ fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, Run
                     x: x.view(),
                     dy: dy.view(),
                 };
-                row_backward_statistics(call, norm, of, gamma.data(), gradient_sums.data_mut())
+                let sums = gradient_sums.data_mut();
+                row_backward_statistics(call, norm, of, gamma.data(), sums, *rms)
             })?;
             let more = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
             Ok(KernelTally {

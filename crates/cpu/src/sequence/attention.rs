@@ -1,6 +1,9 @@
 //! Attention: each head of each sample is computed by one thread, in blocks of positions.
+//!
+//! Products read positions at one distance. Those of a volume within a halo have several, so a head's part of such a box
+//! is packed into the scratch.
 
-use crate::grid::{Call, Canceled, Shared, View, ViewMut, Work};
+use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
 use crate::math::exp;
 use crate::rows::Rows;
 use crate::sequence::matrix::{Factor, Product, Transpose};
@@ -23,42 +26,61 @@ pub struct Heads {
     pub causal: bool,
 }
 
-/// Elements of scratch for q and k of these positions and channels; see [`Call`].
+/// Elements of scratch for q and k of these extents and channels; see [`Call`].
 pub fn attention_scratch(
     team: TeamKind,
     heads: &Heads,
-    [outer, inner]: [usize; 2],
+    extents: [[usize; 3]; 2],
     channels: usize,
     backward: bool,
 ) -> usize {
-    team.threads * Scratch::new(heads, [outer, inner], channels, backward).elements()
+    team.threads * Scratch::new(heads, extents, channels, backward).elements()
 }
 
-/// Scratch of one thread: transposed keys and values, scores, and gradients of scores.
+/// Scratch of one thread: transposed keys and values, scores, gradients of scores, and packed boxes.
 #[derive(Clone, Copy)]
 struct Scratch {
     turned: usize,
     scores: usize,
+    /// Elements of a head's part of q and of k; none where they lie along W.
+    packed: [usize; 2],
     backward: bool,
 }
 
 impl Scratch {
-    fn new(heads: &Heads, [outer, inner]: [usize; 2], channels: usize, backward: bool) -> Self {
+    fn new(heads: &Heads, extents: [[usize; 3]; 2], channels: usize, backward: bool) -> Self {
+        let [outer, inner] = extents.map(|extent| extent.iter().product::<usize>());
+        let of_head = channels / heads.heads;
+        let packed = |extent: [usize; 3], positions| {
+            if extent[..2] == [1; 2] {
+                0
+            } else {
+                positions * of_head
+            }
+        };
         Self {
-            turned: channels / heads.heads * inner,
+            turned: of_head * inner,
             scores: outer.min(BLOCK) * inner,
+            packed: [packed(extents[0], outer), packed(extents[1], inner)],
             backward,
         }
     }
 
-    fn elements(&self) -> usize {
+    /// Of what products need.
+    fn of_products(&self) -> usize {
         (self.turned + self.scores) * (1 + usize::from(self.backward))
+    }
+
+    fn elements(&self) -> usize {
+        // Those of q are q, y and the gradient of q; those of k are k, v and their gradients.
+        let [of_q, of_k] = self.packed;
+        self.of_products() + 3 * of_q + 4 * of_k
     }
 }
 
 /// y = softmax(q k' / sqrt(K)) v of each head of K channels.
 ///
-/// Shapes: q and y are (N, 1, 1, W, C), k and v of another W. Counts two products of matrices, masked
+/// Shapes: q and y are (N, D, H, W, C), k and v of other D, H and W. Counts two products of matrices, masked
 /// pairs included. Errors of both kernels of this module: [`Canceled`]. They panic if boxes do not fit.
 pub fn attention_forward(
     call: &mut Call,
@@ -159,13 +181,11 @@ impl<'a> Pass<'a> {
         let [q, k, v] = inputs;
         q.grid.assert_like(y.grid);
         k.grid.assert_like(v.grid);
-        let is_sequence = |view: &View| view.grid.extent[..2] == [1, 1];
         assert!(
-            inputs.iter().all(is_sequence)
-                && q.grid.samples == k.grid.samples
+            q.grid.samples == k.grid.samples
                 && q.grid.channels == k.grid.channels
                 && q.grid.channels.is_multiple_of(heads.heads)
-                && k.grid.extent[2] > 0,
+                && !k.grid.extent.contains(&0),
             "no attention of {:?} to {:?}",
             q.grid,
             k.grid
@@ -187,9 +207,10 @@ impl<'a> Pass<'a> {
         of_head: unsafe fn(&Head),
     ) -> Result<u64, Canceled> {
         let [q, k, _] = self.inputs.map(|x| x.grid);
-        let (outer, inner) = (q.extent[2], k.extent[2]);
+        let [outer, inner] = [q, k].map(|grid| grid.extent.iter().product::<usize>());
         let is_backward = products > 2;
-        let layout = Scratch::new(&self.heads, [outer, inner], q.channels, is_backward);
+        let extents = [q.extent, k.extent];
+        let layout = Scratch::new(&self.heads, extents, q.channels, is_backward);
         let kind = call.team.kind();
         let needed = kind.threads * layout.elements();
         assert!(call.scratch.len() >= needed, "scratch of {needed} elements");
@@ -209,7 +230,10 @@ impl<'a> Pass<'a> {
                     // boxes that fit each other; what is written is borrowed alone.
                     unsafe {
                         let scratch = scratch.get().add(thread * layout.elements());
-                        of_head(&self.head(kind.level, head, layout, scratch));
+                        let (head, packed) = self.head(kind.level, head, layout, scratch);
+                        packed.iter().for_each(|one| one.gather());
+                        of_head(&head);
+                        packed.iter().for_each(|one| one.scatter());
                     }
                     poll.tick(flops);
                 }
@@ -219,29 +243,121 @@ impl<'a> Pass<'a> {
 
     /// # Safety
     /// There is the head, and the scratch is nobody else's.
-    unsafe fn head(&self, level: Level, number: usize, layout: Scratch, scratch: *mut f32) -> Head {
+    unsafe fn head(
+        &self,
+        level: Level,
+        number: usize,
+        layout: Scratch,
+        scratch: *mut f32,
+    ) -> (Head, Vec<Packed<'a>>) {
         let (n, head) = (number / self.heads.heads, number % self.heads.heads);
         let channels = self.inputs[0].grid.channels / self.heads.heads;
-        let of = |rows: &Rows| Matrix {
-            // SAFETY: the first element of the head.
-            data: unsafe { rows.start(n).add(head * channels) },
-            row: rows.grid.pitch[3],
+        let mut packed = Vec::new();
+        // SAFETY: the scratch has what is packed after what products need.
+        let mut next = unsafe { scratch.add(layout.of_products()) };
+        let mut of = |rows: Rows<'a>, is_written: bool| {
+            if is_evenly_apart(rows.grid) {
+                return Matrix {
+                    // SAFETY: the first element of the head.
+                    data: unsafe {
+                        rows.start(n * rows.grid.extent[0] * rows.grid.extent[1])
+                            .add(head * channels)
+                    },
+                    row: rows.grid.pitch[3],
+                };
+            }
+            let matrix = Matrix {
+                data: next,
+                row: channels,
+            };
+            // SAFETY: as above.
+            next = unsafe { next.add(rows.grid.extent.iter().product::<usize>() * channels) };
+            packed.push(Packed {
+                rows,
+                n,
+                first: head * channels,
+                channels,
+                matrix,
+                is_written,
+            });
+            matrix
         };
         let [q, k, v] = self.inputs;
-        Head {
+        let [outer, inner] = [q, k].map(|x| x.grid.extent.iter().product());
+        let head = Head {
             level,
             causal: self.heads.causal,
-            q: of(&q),
-            k: of(&k),
-            v: of(&v),
-            y: of(&self.y),
-            gradients: [0, 1, 2].map(|i: usize| self.wanted[i].as_ref().map_or(Matrix::NONE, of)),
+            q: of(q, false),
+            k: of(k, false),
+            v: of(v, false),
+            y: of(self.y, !layout.backward),
+            gradients: self
+                .wanted
+                .map(|one| one.map_or(Matrix::NONE, |rows| of(rows, true))),
             accumulate: self.accumulate,
-            outer: q.grid.extent[2],
-            inner: k.grid.extent[2],
+            outer,
+            inner,
             channels,
             layout,
             scratch,
+        };
+        (head, packed)
+    }
+}
+
+/// Whether the positions of a sample lie at one distance.
+fn is_evenly_apart(grid: &Grid) -> bool {
+    let ([d, h, w], pitch) = (grid.extent, grid.pitch);
+    (h == 1 || pitch[2] == w * pitch[3]) && (d == 1 || pitch[1] == h * w * pitch[3])
+}
+
+/// A head's part of a box in the scratch.
+///
+/// Pointers: the matrix has all positions, and no other thread accesses it, or a box that is written.
+struct Packed<'a> {
+    rows: Rows<'a>,
+    /// The sample, and the first channel of the head.
+    n: usize,
+    first: usize,
+    channels: usize,
+    matrix: Matrix,
+    is_written: bool,
+}
+
+impl Packed<'_> {
+    /// The channels of each position, in the box and in the matrix.
+    ///
+    /// # Safety
+    /// The pointer requirements hold.
+    unsafe fn each(&self, copy: impl Fn(*mut f32, *mut f32)) {
+        let [d, h, w] = self.rows.grid.extent;
+        for row in 0..d * h {
+            for wide in 0..w {
+                // SAFETY: positions of the box and of the matrix.
+                unsafe {
+                    let start = self.rows.start(self.n * d * h + row);
+                    let start = start.add(wide * self.rows.grid.pitch[3] + self.first);
+                    copy(start, self.matrix.from(row * w + wide));
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `each`.
+    unsafe fn gather(&self) {
+        // SAFETY: guaranteed by the caller; the two do not overlap.
+        unsafe { self.each(|from, to| from.copy_to_nonoverlapping(to, self.channels)) };
+    }
+
+    /// Copies back what is written.
+    ///
+    /// # Safety
+    /// As for `each`.
+    unsafe fn scatter(&self) {
+        if self.is_written {
+            // SAFETY: guaranteed by the caller; the two do not overlap.
+            unsafe { self.each(|to, from| from.copy_to_nonoverlapping(to, self.channels)) };
         }
     }
 }

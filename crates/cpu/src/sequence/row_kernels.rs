@@ -294,13 +294,25 @@ impl RowNorm<'_> {
     }
 }
 
-/// Sums of x and of x squared over the channels of each position. Counts 3 flops an element.
-pub fn row_statistics(call: &mut Call, x: View, sums: &mut [f64]) -> Result<Work, Canceled> {
+/// Sums of x, or 0 for an RMS norm, and of x squared over the channels of each position. Counts 3 flops an element.
+pub fn row_statistics(
+    call: &mut Call,
+    x: View,
+    sums: &mut [f64],
+    rms: bool,
+) -> Result<Work, Canceled> {
     let x = Rows::from(x);
     assert_eq!(sums.len(), 2 * x.grid.positions(), "two sums per position");
     let sums = Shared(sums.as_mut_ptr().cast());
     // SAFETY: there are two sums for each position, and they are borrowed alone.
-    unsafe { each_range(call, x.grid, 1, |positions| Moments { x, sums, positions })? };
+    unsafe {
+        each_range(call, x.grid, 1, |positions| Moments {
+            x,
+            sums,
+            rms,
+            positions,
+        })?;
+    }
     Ok(Work {
         flops: 3 * x.grid.elements() as u64,
         bytes: x.grid.bytes() + 16 * x.grid.positions() as u64,
@@ -321,6 +333,7 @@ unsafe fn put(sums: Shared, position: usize, pair: [f64; 2]) {
 struct Moments<'a> {
     x: Rows<'a>,
     sums: Shared,
+    rms: bool,
     positions: Range<usize>,
 }
 
@@ -333,14 +346,11 @@ impl Op for Moments<'_> {
             // SAFETY: each position is in one range.
             unsafe {
                 let x = read(&self.x, at);
-                put(
-                    self.sums,
-                    at,
-                    sum_pair([x; 3], |[x, ..]| {
-                        let x = f64::from(x);
-                        (x, x * x)
-                    }),
-                );
+                let [sum, squares] = sum_pair([x; 3], |[x, ..]| {
+                    let x = f64::from(x);
+                    (x, x * x)
+                });
+                put(self.sums, at, [if self.rms { 0.0 } else { sum }, squares]);
             }
         }
     }
@@ -452,6 +462,7 @@ pub fn row_backward_statistics(
     RowGradient { x, dy }: RowGradient,
     gamma: &[f32],
     sums: &mut [f64],
+    rms: bool,
 ) -> Result<Work, Canceled> {
     x.grid.assert_like(dy.grid);
     let (x, dy) = (Rows::from(x), Rows::from(dy));
@@ -465,6 +476,7 @@ pub fn row_backward_statistics(
             dy,
             gamma,
             sums,
+            rms,
             positions,
         })?;
     }
@@ -481,6 +493,7 @@ struct Products<'a> {
     dy: Rows<'a>,
     gamma: &'a [f32],
     sums: Shared,
+    rms: bool,
     positions: Range<usize>,
 }
 
@@ -502,7 +515,8 @@ impl Op for Products<'_> {
                     let normalized = S::mul(S::add(x, minus_mean), inverse);
                     [gradient, S::mul(gradient, normalized)]
                 });
-                put(self.sums, at, sums);
+                let [sum, scaled] = sums;
+                put(self.sums, at, [if self.rms { 0.0 } else { sum }, scaled]);
             }
         }
     }

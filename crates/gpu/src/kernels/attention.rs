@@ -6,7 +6,7 @@ use crate::device::KernelError;
 use crate::launch::Run;
 use crate::queue::Message;
 use crate::tensor::Tensor;
-use partita_program::{Dtype, Kernel, View};
+use partita_program::{Distribution, Dtype, Kernel, View};
 
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
     match kernel {
@@ -38,6 +38,56 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
             ]);
             run.elements("positions", &args, &of[1])
         }
+        Kernel::PositionEmbeddingForward {
+            x,
+            w,
+            y,
+            distribution,
+            halo_low,
+        } => {
+            if run.target.is_none() {
+                return Ok(());
+            }
+            let placed = placed(distribution, halo_low, run);
+            let [x, w, y] = [x, w, y].map(|view| run.tensor(view));
+            let args = [
+                Arg::from(&x),
+                Arg::from(&w),
+                Arg::from(&y),
+                Arg::Extent(y.raw_extent()),
+                placed[0],
+                placed[1],
+                Arg::Uint(w.extent[3] as u32),
+            ];
+            run.elements("position_embedding_forward", &args, &y)
+        }
+        Kernel::PositionEmbeddingBackward {
+            dy,
+            dw,
+            distribution,
+            halo_low,
+            accumulate,
+        } => {
+            if run.target.is_none() {
+                return Ok(());
+            }
+            let placed = placed(distribution, halo_low, run);
+            let [dy, dw] = [dy, dw].map(|view| run.tensor(view));
+            let args = [
+                Arg::from(&dy),
+                Arg::Extent(dy.raw_extent()),
+                Arg::from(&dw),
+                Arg::Extent(dw.raw_extent()),
+                placed[0],
+                placed[1],
+                Arg::flag(*accumulate),
+            ];
+            run.items(
+                "position_embedding_backward",
+                &args,
+                dw.extent[3] * dw.extent[4],
+            )
+        }
         Kernel::AttentionForward {
             q,
             k,
@@ -49,6 +99,13 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
         Kernel::AttentionBackward { .. } => backward(kernel, run),
         other => panic!("{} does not work on sequences", other.name()),
     }
+}
+
+/// Index of the first element of a view in its whole tensor, and the extents of that.
+fn placed(distribution: &Distribution, halo_low: &[usize; 5], run: &Run<'_>) -> [Arg; 2] {
+    let corner = distribution.corner(halo_low, &run.position.mesh, &run.position.coord);
+    let extent = |of: [usize; 5]| Arg::Extent(Tensor::dense(Dtype::F32, 0, of).raw_extent());
+    [extent(corner), extent(distribution.shape)]
 }
 
 /// Of a class number without a row.
@@ -121,14 +178,21 @@ pub(super) fn ignored(ignore: Option<i64>) -> [Arg; 2] {
     [Arg::flag(ignore.is_some()), Arg::Double(class)]
 }
 
+/// Positions of a sample.
+fn positions(of: &Tensor) -> usize {
+    of.extent[1..4].iter().product()
+}
+
 /// The heads of a sample.
 fn heads_of(q: &Tensor, k: &Tensor, heads: usize, causal: bool, sample: usize) -> RawHeads {
     let channels = q.extent[4] / heads.max(1);
     RawHeads {
         heads: heads as u32,
         channels: channels as u32,
-        outer: q.extent[3] as u32,
-        inner: k.extent[3] as u32,
+        outer: positions(q) as u32,
+        inner: positions(k) as u32,
+        outer_extent: [q.extent[2] as u32, q.extent[3] as u32],
+        inner_extent: [k.extent[2] as u32, k.extent[3] as u32],
         causal: i32::from(causal),
         sample: sample as u32,
         scale: (1.0 / (channels as f64).sqrt()) as f32,
@@ -188,7 +252,7 @@ fn gather(
 }
 
 fn table_of(q: &Tensor, k: &Tensor, heads: usize, run: &mut Run<'_>) -> Arg {
-    let elements = heads * q.extent[3] * k.extent[3];
+    let elements = heads * positions(q) * positions(k);
     Arg::Ulong(run.scratch(Dtype::F32, elements))
 }
 

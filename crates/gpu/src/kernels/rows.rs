@@ -41,9 +41,15 @@ pub(super) fn over_channels(kernel: &Kernel, run: &mut Run<'_>) -> Option<Result
 /// Kernels of layer norms.
 pub(super) fn execute_layer_norm(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
     match kernel {
-        Kernel::LayerNormStatistics { x, sums } => {
+        Kernel::LayerNormStatistics { x, sums, rms } => {
             let of = [x, sums].map(|view| run.tensor(view));
-            rows("layer_norm_statistics", &of, &of[0], &[], run)
+            rows(
+                "layer_norm_statistics",
+                &of,
+                &of[0],
+                &[Arg::flag(*rms)],
+                run,
+            )
         }
         Kernel::LayerNormForward {
             x,
@@ -67,10 +73,11 @@ pub(super) fn execute_layer_norm(kernel: &Kernel, run: &mut Run<'_>) -> Result<(
             gradient_sums,
             count,
             epsilon,
+            rms,
         } => {
             let constants = (gamma, *count, *epsilon);
             let name = "layer_norm_backward_statistics";
-            backward(name, &[x, sums, dy, gradient_sums], constants, None, run)
+            backward(name, &[x, sums, dy, gradient_sums], constants, *rms, run)
         }
         Kernel::LayerNormBackwardData {
             x,
@@ -84,13 +91,7 @@ pub(super) fn execute_layer_norm(kernel: &Kernel, run: &mut Run<'_>) -> Result<(
             accumulate,
         } => {
             let (of, constants) = ([x, sums, dy, gradient_sums, dx], (gamma, *count, *epsilon));
-            backward(
-                "layer_norm_backward_data",
-                &of,
-                constants,
-                Some(*accumulate),
-                run,
-            )
+            backward("layer_norm_backward_data", &of, constants, *accumulate, run)
         }
         Kernel::LayerNormBackwardParameters {
             x,
@@ -127,13 +128,13 @@ fn backward(
     name: &'static str,
     of: &[&View],
     (gamma, count, epsilon): (&View, u64, f64),
-    accumulate: Option<bool>,
+    flag: bool,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
     let of: Vec<Tensor> = of.iter().map(|view| run.tensor(view)).collect();
     let mut rest = vec![Arg::Ulong(run.tensor(gamma).offset)];
     rest.extend(constants(count, epsilon));
-    rest.extend(accumulate.map(Arg::flag));
+    rest.push(Arg::flag(flag));
     rows(name, &of, &of[0], &rest, run)
 }
 

@@ -1,16 +1,20 @@
 // Attention of one sample, over all heads. Tables of the workspace are (head, position of q, position of k).
 
-// Heads and channels of each, positions of q and of k, whether later positions are masked, the sample, and what scores are
-// multiplied with.
+// Heads and channels of each, positions of q and of k and their H and W, whether later positions are masked, the sample,
+// and what scores are multiplied with.
 typedef struct {
     uint heads, channels, outer, inner;
+    uint outer_extent[2], inner_extent[2];
     int causal;
     uint sample;
     float scale;
 } Heads;
 
-inline ulong at_head(View v, Heads t, uint w, uint head) {
-    return at(v, t.sample, 0, 0, w, head * t.channels);
+// First channel of a head at a position of q, or of k.
+inline ulong at_head(View v, Heads t, int is_inner, uint position, uint head) {
+    const uint h = is_inner ? t.inner_extent[0] : t.outer_extent[0];
+    const uint w = is_inner ? t.inner_extent[1] : t.outer_extent[1];
+    return at(v, t.sample, position / (h * w), position / w % h, position % w, head * t.channels);
 }
 
 #define EACH_PAIR(t)                                          \
@@ -23,7 +27,7 @@ inline ulong at_head(View v, Heads t, uint w, uint head) {
 __kernel void attention_products(__global uchar *arena, View a, View b, Heads t, float factor, int masks, ulong to) {
     EACH_PAIR(t)
     float sum = 0;
-    const ulong of_a = at_head(a, t, i, head), of_b = at_head(b, t, j, head);
+    const ulong of_a = at_head(a, t, 0, i, head), of_b = at_head(b, t, 1, j, head);
     for (uint c = 0; c < t.channels; ++c) sum += act(arena, of_a + c) * act(arena, of_b + c);
     put_f32(arena, to + item, masks && t.causal && j > i ? -INFINITY : factor * sum, 0);
 }
@@ -59,6 +63,7 @@ __kernel void attention_gather(__global uchar *arena, View b, View y, Heads t, u
     const ulong first = table + (ulong)head * t.outer * t.inner + (transposed ? row : (ulong)row * t.inner);
     const uint pitch = transposed ? t.inner : 1;
     float sum = 0;
-    for (uint k = 0; k < terms; ++k) sum += f32(arena, first + (ulong)k * pitch) * act(arena, at_head(b, t, k, head) + c);
-    put_act(arena, at_head(y, t, row, head) + c, sum, accumulate);
+    for (uint k = 0; k < terms; ++k)
+        sum += f32(arena, first + (ulong)k * pitch) * act(arena, at_head(b, t, !transposed, k, head) + c);
+    put_act(arena, at_head(y, t, transposed, row, head) + c, sum, accumulate);
 }

@@ -168,6 +168,16 @@ __kernel void positions(__global uchar *arena, View x, View y, Extent e, Extent 
     put_act(arena, at(y, n, d, h, w, c), act(arena, at(x, n, d, h, w, c)) + (float)value, 0);
 }
 
+// Adds to each position the row of its number in the whole tensor, if there is one.
+__kernel void position_embedding_forward(__global uchar *arena, View x, View table, View y, Extent e, Extent corner,
+                                         Extent whole, uint rows) {
+    EACH_ELEMENT(e)
+    const uint plane = (corner.n[1] + d) * whole.n[2] + corner.n[2] + h;
+    const uint row = plane * whole.n[3] + corner.n[3] + w;
+    const float added = row < rows ? f32(arena, at(table, 0, 0, 0, row, c)) : 0;
+    put_act(arena, at(y, n, d, h, w, c), act(arena, at(x, n, d, h, w, c)) + added, 0);
+}
+
 // Writes the number of the check and what is no class number to `invalid_class`.
 __kernel void embedding_forward(__global uchar *arena, View x, View y, Extent e, View table, uint rows,
                                 __global double *invalid_class, uint check) {

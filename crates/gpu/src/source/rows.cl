@@ -32,7 +32,8 @@ __kernel void multiply_channel_sum(__global uchar *arena, View a, View b, View y
     put_act(arena, at_position(y, p), sum, accumulate);
 }
 
-__kernel void layer_norm_statistics(__global uchar *arena, View x, View sums, Extent e) {
+// The first sum is 0 in an RMS norm.
+__kernel void layer_norm_statistics(__global uchar *arena, View x, View sums, Extent e, int rms) {
     EACH_ROW(e)
     const ulong from = at_position(x, p), to = at_position(sums, p);
     double sum = 0, squares = 0;
@@ -41,7 +42,7 @@ __kernel void layer_norm_statistics(__global uchar *arena, View x, View sums, Ex
         sum += value;
         squares += value * value;
     }
-    put_f64(arena, to, sum, 0);
+    put_f64(arena, to, rms ? 0 : sum, 0);
     put_f64(arena, to + 1, squares, 0);
 }
 
@@ -64,7 +65,7 @@ __kernel void layer_norm_forward(__global uchar *arena, View x, View sums, View 
 }
 
 __kernel void layer_norm_backward_statistics(__global uchar *arena, View x, View sums, View dy, View gradient_sums,
-                                             Extent e, ulong gamma, double count, double epsilon) {
+                                             Extent e, ulong gamma, double count, double epsilon, int rms) {
     EACH_ROW(e)
     const float2 scale = row_scale(arena, at_position(sums, p), count, epsilon);
     const ulong of_x = at_position(x, p), of_dy = at_position(dy, p), to = at_position(gradient_sums, p);
@@ -74,7 +75,7 @@ __kernel void layer_norm_backward_statistics(__global uchar *arena, View x, View
         sum += gradient;
         scaled += gradient * ((act(arena, of_x + c) - scale.x) * scale.y);
     }
-    put_f64(arena, to, sum, 0);
+    put_f64(arena, to, rms ? 0 : sum, 0);
     put_f64(arena, to + 1, scaled, 0);
 }
 
@@ -102,6 +103,21 @@ __kernel void embedding_backward(__global uchar *arena, View x, View dy, Extent 
     Position p = position(0, e);
     for (uint i = 0; i < count; ++i, p = after(p, e))
         if (act(arena, at_position(x, p)) == row) sum += act(arena, at_position(dy, p) + c);
+    put_f32(arena, at(dw, 0, 0, 0, row, c), (float)sum, accumulate);
+}
+
+// The gradient of the rows of positions; one element of the table each.
+__kernel void position_embedding_backward(__global uchar *arena, View dy, Extent e, View dw, Extent table, Extent corner,
+                                          Extent whole, int accumulate) {
+    EACH_ITEM(item, table.n[3] * table.n[4])
+    const uint c = item % table.n[4], row = item / table.n[4];
+    // Below 0 where the row belongs to another rank.
+    const int d = (int)(row / (whole.n[2] * whole.n[3])) - (int)corner.n[1];
+    const int h = (int)(row / whole.n[3] % whole.n[2]) - (int)corner.n[2];
+    const int w = (int)(row % whole.n[3]) - (int)corner.n[3];
+    const int is_here = d >= 0 && d < (int)e.n[1] && h >= 0 && h < (int)e.n[2] && w >= 0 && w < (int)e.n[3];
+    double sum = 0;
+    for (uint n = 0; is_here && n < e.n[0]; ++n) sum += act(arena, at(dy, n, d, h, w, c));
     put_f32(arena, at(dw, 0, 0, 0, row, c), (float)sum, accumulate);
 }
 

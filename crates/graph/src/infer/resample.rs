@@ -1,4 +1,4 @@
-//! Shapes of upsampling, padding and adaptive means.
+//! Shapes of upsampling, padding, adaptive means and reshapes.
 
 use super::{DIM_NAMES, MAX_NUMBER, in_range, number};
 use crate::{GraphError, Interpolation, PadMode, Resample, Shape};
@@ -23,6 +23,36 @@ pub(super) fn infer(
     Ok(Shape {
         extent: resample.output_extent(input.extent),
         channels: input.channels,
+    })
+}
+
+/// Shape of a reshape, which keeps the number of positions.
+pub(super) fn reshape(
+    node: &str,
+    extent: [usize; 3],
+    input: Shape,
+    spatial_rank: usize,
+) -> Result<Shape, GraphError> {
+    for (i, dim) in DIM_NAMES.into_iter().enumerate() {
+        number(node, "extent", extent[i])?;
+        if i < 3 - spatial_rank && extent[i] != 1 {
+            return Err(GraphError::MissingDim {
+                node: node.to_owned(),
+                dim,
+                spatial_rank,
+            });
+        }
+    }
+    let positions = |extent: [usize; 3]| extent.into_iter().fold(1, usize::saturating_mul);
+    if positions(extent) == positions(input.extent) {
+        return Ok(Shape { extent, ..input });
+    }
+    let [d, h, w] = extent;
+    Err(GraphError::ReshapeExtent {
+        node: node.to_owned(),
+        asked: format!("{d}x{h}x{w}"),
+        input,
+        nearest: positions(input.extent),
     })
 }
 

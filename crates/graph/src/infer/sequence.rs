@@ -1,4 +1,4 @@
-//! Shapes of what works on sequences, which lie along W, and of normalizations.
+//! Shapes of what works on sequences or on all positions of a sample, and of normalizations.
 
 use super::{check_epsilon, list, number};
 use crate::{GraphError, Op, Shape};
@@ -30,7 +30,15 @@ pub(super) fn infer(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, Grap
             check_sequence(node, op, input)?;
             Ok(input)
         }
-        &Op::LayerNorm { epsilon } => {
+        &Op::PositionEmbedding { rows } => {
+            number(node, "rows", rows)?;
+            check_rows(node, rows, input)?;
+            Ok(input)
+        }
+        &Op::LayerNorm {
+            epsilon,
+            centers: _,
+        } => {
             check_epsilon(node, epsilon)?;
             Ok(input)
         }
@@ -40,9 +48,6 @@ pub(super) fn infer(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, Grap
             Ok(input)
         }
         &Op::Attention { heads, causal: _ } => {
-            for &input in inputs {
-                check_sequence(node, op, input)?;
-            }
             check_heads(node, heads, input.channels)?;
             check_keys(node, inputs)?;
             Ok(input)
@@ -79,6 +84,18 @@ fn check_sequence(node: &str, op: &Op, shape: Shape) -> Result<(), GraphError> {
         operation: op.keyword(),
         shape,
         nearest: d.saturating_mul(h).saturating_mul(w),
+    })
+}
+
+fn check_rows(node: &str, rows: usize, input: Shape) -> Result<(), GraphError> {
+    let positions = input.extent.into_iter().fold(1, usize::saturating_mul);
+    if rows <= positions {
+        return Ok(());
+    }
+    Err(GraphError::PositionRows {
+        node: node.to_owned(),
+        rows,
+        positions,
     })
 }
 

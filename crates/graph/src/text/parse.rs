@@ -222,9 +222,11 @@ fn parse_op(
         | Keyword::Pad
         | Keyword::Resize
         | Keyword::Crop => Op::Resample(parse_resample(keyword, attributes, rank)?),
-        Keyword::BatchNorm | Keyword::LayerNorm | Keyword::GroupNorm | Keyword::InstanceNorm => {
-            parse_norm(keyword, attributes)?
-        }
+        Keyword::BatchNorm
+        | Keyword::LayerNorm
+        | Keyword::RmsNorm
+        | Keyword::GroupNorm
+        | Keyword::InstanceNorm => parse_norm(keyword, attributes)?,
         Keyword::Relu => Op::LeakyRelu {
             negative_slope: 0.0,
         },
@@ -257,6 +259,12 @@ fn parse_op(
             channels: attributes.whole("channels", None)?,
         },
         Keyword::Positions => Op::Positions,
+        Keyword::PositionEmbedding => Op::PositionEmbedding {
+            rows: attributes.whole("rows", Some(extent.iter().product()))?,
+        },
+        Keyword::Reshape => Op::Reshape {
+            extent: attributes.dims("extent", rank, None)?,
+        },
         Keyword::Activation(activation) => {
             Op::Activation(parse_activation(activation, attributes)?)
         }
@@ -313,8 +321,9 @@ fn parse_norm(keyword: Keyword, attributes: &Attributes) -> Result<Op, TextError
             epsilon: attributes.real("epsilon")?,
             momentum: attributes.real("momentum")?,
         },
-        Keyword::LayerNorm => Op::LayerNorm {
+        Keyword::LayerNorm | Keyword::RmsNorm => Op::LayerNorm {
             epsilon: attributes.real("epsilon")?,
+            centers: keyword == Keyword::LayerNorm,
         },
         Keyword::GroupNorm => Op::GroupNorm {
             groups: Some(attributes.whole("groups", None)?),
@@ -449,6 +458,9 @@ fn parse_sources(
             sources.push((role, ParameterSource::Own(start)));
         }
     }
+    if keyword == Keyword::RmsNorm {
+        sources.push((ParameterRole::Beta, ParameterSource::Constant));
+    }
     Ok(sources)
 }
 
@@ -458,8 +470,9 @@ fn roles(keyword: Keyword) -> &'static [ParameterRole] {
         Keyword::Conv | Keyword::ConvTranspose | Keyword::Linear => {
             &[ParameterRole::Weight, ParameterRole::Bias]
         }
-        Keyword::Embedding => &[ParameterRole::Weight],
+        Keyword::Embedding | Keyword::PositionEmbedding => &[ParameterRole::Weight],
         Keyword::Prelu => &[ParameterRole::Slope],
+        Keyword::RmsNorm => &[ParameterRole::Gamma],
         Keyword::LayerNorm | Keyword::GroupNorm | Keyword::InstanceNorm => {
             &[ParameterRole::Gamma, ParameterRole::Beta]
         }
@@ -488,6 +501,7 @@ fn roles(keyword: Keyword) -> &'static [ParameterRole] {
         | Keyword::Slice
         | Keyword::ChannelShuffle
         | Keyword::Positions
+        | Keyword::Reshape
         | Keyword::Activation(_)
         | Keyword::Attention
         | Keyword::Mse

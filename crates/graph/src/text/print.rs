@@ -77,7 +77,9 @@ fn attributes(node: &Node, rank: usize) -> Vec<(&'static str, String)> {
             ("rows", rows.to_string()),
             ("channels", channels.to_string()),
         ],
-        Op::LayerNorm { epsilon } => vec![("epsilon", real(*epsilon))],
+        Op::PositionEmbedding { rows } => vec![("rows", rows.to_string())],
+        Op::Reshape { extent } => vec![("extent", per_dim(&extent[3 - rank..], |&number| number))],
+        Op::LayerNorm { epsilon, .. } => vec![("epsilon", real(*epsilon))],
         Op::GroupNorm { groups, epsilon } => groups
             .map(|groups| ("groups", groups.to_string()))
             .into_iter()
@@ -118,6 +120,7 @@ fn no_bias(op: &Op) -> Option<(&'static str, String)> {
         | Op::Softmax
         | Op::Dropout { .. }
         | Op::Flatten
+        | Op::Reshape { .. }
         | Op::Add
         | Op::Multiply
         | Op::Concat
@@ -125,6 +128,7 @@ fn no_bias(op: &Op) -> Option<(&'static str, String)> {
         | Op::ChannelShuffle { .. }
         | Op::Embedding { .. }
         | Op::Positions
+        | Op::PositionEmbedding { .. }
         | Op::LayerNorm { .. }
         | Op::GroupNorm { .. }
         | Op::Activation(_)
@@ -272,6 +276,7 @@ fn parameter(node: &Node, parameter: &Parameter, has_scale: bool) -> String {
     }
     if parameter.is_constant {
         return match role {
+            ParameterRole::Beta if !node.op.has_offset() => "",
             ParameterRole::Gamma => " affine=false",
             _ if has_scale => " bias=false",
             _ => "",

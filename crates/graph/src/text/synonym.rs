@@ -5,7 +5,7 @@ use crate::keyword::Keyword;
 use partita_space::nearest;
 
 /// Operations: a word as [`bare`] gives it, and ours.
-const OPERATIONS: [(&str, &str); 33] = [
+const OPERATIONS: [(&str, &str); 35] = [
     ("avgpool", "average_pool"),
     ("meanpool", "average_pool"),
     ("lppool", "l2_pool"),
@@ -24,8 +24,10 @@ const OPERATIONS: [(&str, &str); 33] = [
     ("replicationpad", "pad"),
     ("fc", "linear"),
     ("dense", "linear"),
-    ("view", "flatten"),
-    ("reshape", "flatten"),
+    ("view", "reshape"),
+    ("unflatten", "reshape"),
+    ("positionalembedding", "position_embedding"),
+    ("posembed", "position_embedding"),
     ("cat", "concat"),
     ("concatenate", "concat"),
     ("mul", "multiply"),

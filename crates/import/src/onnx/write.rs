@@ -192,11 +192,17 @@ impl Writer<'_> {
             Op::Multiply => Ok(self.binary(node, "Mul", &inputs)),
             Op::Concat => Ok(self.concat(node, &inputs)),
             &Op::Slice { start, channels } => Ok(self.slice(node, first, (start, channels))),
-            &Op::LayerNorm { epsilon } => self.layer_norm(node, first, epsilon),
+            &Op::LayerNorm {
+                epsilon,
+                centers: true,
+            } => self.layer_norm(node, first, epsilon),
             &Op::GroupNorm { groups, epsilon } => self.group_norm(node, first, (groups, epsilon)),
             Op::Activation(activation) => self.activation(node, first, *activation),
-            Op::Embedding { .. }
+            Op::LayerNorm { centers: false, .. }
+            | Op::Embedding { .. }
             | Op::Positions
+            | Op::PositionEmbedding { .. }
+            | Op::Reshape { .. }
             | Op::Attention { .. }
             | Op::ChannelShuffle { .. } => Err("it is not written as ONNX".to_owned()),
         }
@@ -407,6 +413,7 @@ fn keeps_order(op: &Op) -> bool {
         op,
         Op::Linear { .. }
             | Op::Flatten
+            | Op::Reshape { .. }
             | Op::BatchNorm { .. }
             | Op::LeakyRelu { .. }
             | Op::Prelu(_)

@@ -442,7 +442,9 @@ impl Translation<'_> {
             );
         }
         let parameters = self.affine(call)?;
-        let node = self.node(call, Op::LayerNorm { epsilon }, &[tensor.node], &parameters)?;
+        let centers = true;
+        let op = Op::LayerNorm { epsilon, centers };
+        let node = self.node(call, op, &[tensor.node], &parameters)?;
         Ok(Tensor {
             node,
             layout: tensor.layout.clone(),

@@ -118,6 +118,7 @@ impl Layout<'_> {
                 | Op::Prelu(_)
                 | Op::Dropout { .. }
                 | Op::Positions
+                | Op::PositionEmbedding { .. }
                 | Op::LayerNorm { .. }
                 | Op::GroupNorm { .. }
                 | Op::Activation(_) => id = reader,
@@ -128,6 +129,7 @@ impl Layout<'_> {
                 | Op::Resample(_)
                 | Op::Linear { .. }
                 | Op::Flatten
+                | Op::Reshape { .. }
                 | Op::Multiply
                 | Op::Softmax
                 | Op::Concat

@@ -168,6 +168,7 @@ fn kind(op: &Op) -> &'static str {
         Op::Linear { .. } => "the linear layer",
         Op::Dropout { .. } => "the dropout",
         Op::Flatten => "the flatten",
+        Op::Reshape { .. } => "the reshape",
         Op::Add => "the sum",
         Op::Multiply => "the product",
         Op::Concat => "the concatenation",
@@ -175,6 +176,7 @@ fn kind(op: &Op) -> &'static str {
         Op::ChannelShuffle { .. } => "the channel shuffle",
         Op::Embedding { .. } => "the embedding",
         Op::Positions => "the sum with positions",
+        Op::PositionEmbedding { .. } => "the position embedding",
         Op::LayerNorm { .. } => "the layer norm",
         Op::GroupNorm { .. } => "the group norm",
         Op::Attention { .. } => "the attention",
@@ -196,7 +198,7 @@ fn possible(node: &Node) -> &'static str {
         | Op::ChannelShuffle { .. }
         | Op::Loss(_) => "N, D, H and W",
         Op::Embedding { .. } => "N, D, H, W and F",
-        Op::Attention { .. } => "N and C",
+        Op::Reshape { .. } | Op::Attention { .. } => "N and C",
         Op::Pool(_)
         | Op::Resample(_)
         | Op::BatchNorm { .. }
@@ -204,6 +206,7 @@ fn possible(node: &Node) -> &'static str {
         | Op::Prelu(_)
         | Op::Dropout { .. }
         | Op::Positions
+        | Op::PositionEmbedding { .. }
         | Op::LayerNorm { .. }
         | Op::GroupNorm { .. }
         | Op::Activation(_)

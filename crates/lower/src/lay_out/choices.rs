@@ -150,7 +150,7 @@ pub(super) fn can_carry(node: &Node, dim: LayerDim) -> bool {
         (Op::AuxiliaryLoss { .. }, _) => false,
         (_, LayerDim::N) => true,
         (
-            Op::Flatten | Op::Linear { .. } | Op::Attention { .. },
+            Op::Flatten | Op::Reshape { .. } | Op::Linear { .. } | Op::Attention { .. },
             LayerDim::D | LayerDim::H | LayerDim::W,
         ) => false,
         (_, LayerDim::D | LayerDim::H | LayerDim::W) => true,

@@ -10,7 +10,7 @@ fn rows_of(x: &View) -> [usize; 5] {
 
 pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
     match kernel {
-        Kernel::LayerNormStatistics { x, sums } => {
+        Kernel::LayerNormStatistics { x, sums, .. } => {
             let sums = write("sums", sums).sums_of(rows_of(x));
             let operands = [read("x", x), sums.over(Over::Channels(x))];
             Descriptor::new("layer_norm_statistics", each(x, 3), operands)

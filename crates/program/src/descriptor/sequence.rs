@@ -4,7 +4,8 @@ use super::*;
 
 /// Flops of a number of matrix products over all heads.
 fn attention(q: &View, k: &View, products: usize) -> u128 {
-    each(q, 2).saturating_mul(product(&[products, k.extent[3]]))
+    let [_, d, h, w, _] = k.extent;
+    each(q, 2).saturating_mul(product(&[products, d, h, w]))
 }
 
 pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
@@ -44,6 +45,38 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
         } => {
             let operands = [read("x", x), write("y", y).like("x", x)];
             Descriptor::new("positions", each(y, 1), operands).placed(distribution, halo_low)
+        }
+        Kernel::PositionEmbeddingForward {
+            x,
+            w,
+            y,
+            distribution,
+            halo_low,
+        } => {
+            let operands = [
+                read("x", x),
+                read("w", w).of(table(w, y)),
+                write("y", y).like("x", x),
+            ];
+            Descriptor::new("position_embedding_forward", each(y, 1), operands)
+                .placed(distribution, halo_low)
+                .rows("w", w)
+                .layout(Layout::Table { w, y })
+        }
+        Kernel::PositionEmbeddingBackward {
+            dy,
+            dw,
+            distribution,
+            halo_low,
+            accumulate,
+        } => {
+            let gradient = result("dw", dw, *accumulate).of(table(dw, dy));
+            let operands = [linear("dy", dy), gradient.over(Over::Positions(dy))];
+            Descriptor::new("position_embedding_backward", each(dy, 1), operands)
+                .placed(distribution, halo_low)
+                .rows("dw", dw)
+                .layout(Layout::Table { w: dw, y: dy })
+                .accumulates(*accumulate)
         }
         Kernel::AttentionForward {
             q,
@@ -124,10 +157,10 @@ fn table(w: &View, y: &View) -> [usize; 5] {
 }
 
 fn inputs<'k>(q: &'k View, k: &'k View, v: &'k View) -> [Operand<'k>; 3] {
-    let [n, _, _, w, c] = q.extent;
+    let ([n, .., c], [_, d, h, w, _]) = (q.extent, k.extent);
     [
-        read("q", q).of([n, 1, 1, w, c]),
-        read("k", k).of([n, 1, 1, k.extent[3], c]),
+        read("q", q),
+        read("k", k).of([n, d, h, w, c]),
         read("v", v).like("k", k),
     ]
 }
@@ -142,6 +175,8 @@ impl Descriptor<'_> {
         self.require(heads > 0 && channels.is_multiple_of(heads), || {
             format!("{channels} channels do not split into {heads} heads")
         })
-        .require(k.extent[3] > 0, || format!("k {k} has no position"))
+        .require(!k.extent[1..4].contains(&0), || {
+            format!("k {k} has no position")
+        })
     }
 }

@@ -60,13 +60,16 @@ impl Head {
         samples.flat_map(of_sample).collect()
     }
 
-    fn at(&self, w: usize, c: usize) -> [usize; 5] {
-        [self.n, 0, 0, w, self.first + c]
+    /// Index of a channel at a position of a tensor, which are counted in (D, H, W) order.
+    fn at(&self, of: &Values<'_>, position: usize, c: usize) -> [usize; 5] {
+        let [_, _, h, w, _] = of.extent();
+        let [d, h, w] = [position / (h * w), position / w % h, position % w];
+        [self.n, d, h, w, self.first + c]
     }
 
     fn dot(&self, a: (&Values<'_>, usize), b: (&Values<'_>, usize)) -> f64 {
-        let products =
-            (0..self.channels).map(|c| a.0.get(self.at(a.1, c)) * b.0.get(self.at(b.1, c)));
+        let products = (0..self.channels)
+            .map(|c| a.0.get(self.at(a.0, a.1, c)) * b.0.get(self.at(b.0, b.1, c)));
         products.sum()
     }
 
@@ -84,12 +87,17 @@ impl Head {
                 f64::NEG_INFINITY
             }
         };
-        let scores: Vec<f64> = (0..k.extent()[3]).map(score).collect();
+        let scores: Vec<f64> = (0..positions(k)).map(score).collect();
         let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let powers: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
         let total: f64 = powers.iter().sum();
         powers.into_iter().map(|power| power / total).collect()
     }
+}
+
+/// Positions of a sample.
+fn positions(of: &Values<'_>) -> usize {
+    of.extent()[1..4].iter().product()
 }
 
 fn forward(
@@ -107,12 +115,14 @@ fn forward(
         if !(call.progress)() {
             return Err(RunError::Cancelled);
         }
-        for i in 0..q.extent()[3] {
+        for i in 0..positions(&q) {
             let weights = head.weights(&q, &k, i);
             for c in 0..head.channels {
                 let parts = weights.iter().enumerate();
-                let sum = parts.map(|(j, share)| share * v.get(head.at(j, c))).sum();
-                y.set(head.at(i, c), sum);
+                let sum = parts
+                    .map(|(j, share)| share * v.get(head.at(&v, j, c)))
+                    .sum();
+                y.set(head.at(&y, i, c), sum);
                 flops += 4 * weights.len() as u64;
             }
         }
@@ -145,11 +155,11 @@ fn backward(
         for ((sums, target), accumulate) in sums.iter().zip(&wanted).zip(accumulate) {
             let Some(target) = target else { continue };
             for (at, &sum) in sums.iter().enumerate() {
-                let at = head.at(at / head.channels, at % head.channels);
+                let at = head.at(target, at / head.channels, at % head.channels);
                 target.put(at, sum, accumulate);
             }
         }
-        flops += (2 * products * q.extent()[3] * k.extent()[3] * head.channels) as u64;
+        flops += (2 * products * positions(&q) * positions(&k) * head.channels) as u64;
     }
     let targets = wanted.iter().zip(accumulate);
     let written = targets.map(|(view, accumulate)| {
@@ -164,7 +174,7 @@ fn backward(
 
 /// Gradients of q, k and v of one head, positions by channels.
 fn head_backward(head: &Head, [q, k, v, dy]: [&Values<'_>; 4]) -> [Vec<f64>; 3] {
-    let (outer, inner, channels) = (q.extent()[3], k.extent()[3], head.channels);
+    let (outer, inner, channels) = (positions(q), positions(k), head.channels);
     let [mut dq, mut dk, mut dv] = [outer, inner, inner].map(|w| vec![0.0; w * channels]);
     for i in 0..outer {
         let weights = head.weights(q, k, i);
@@ -173,9 +183,9 @@ fn head_backward(head: &Head, [q, k, v, dy]: [&Values<'_>; 4]) -> [Vec<f64>; 3] 
         for j in 0..inner {
             let dscore = head.scale() * weights[j] * (dshares[j] - mean);
             for c in 0..channels {
-                dq[i * channels + c] += dscore * k.get(head.at(j, c));
-                dk[j * channels + c] += dscore * q.get(head.at(i, c));
-                dv[j * channels + c] += weights[j] * dy.get(head.at(i, c));
+                dq[i * channels + c] += dscore * k.get(head.at(k, j, c));
+                dk[j * channels + c] += dscore * q.get(head.at(q, i, c));
+                dv[j * channels + c] += weights[j] * dy.get(head.at(dy, i, c));
             }
         }
     }

@@ -7,7 +7,7 @@ use partita_run::{KernelTally, RunError};
 
 pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
-        Kernel::LayerNormStatistics { x, sums } => statistics([x, sums], call),
+        Kernel::LayerNormStatistics { x, sums, rms } => statistics([x, sums], *rms, call),
         Kernel::LayerNormForward {
             x,
             sums,
@@ -25,9 +25,10 @@ pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Kernel
             gradient_sums,
             count,
             epsilon,
+            rms,
         } => {
             let views = [x, sums, gamma, dy, gradient_sums];
-            backward_statistics(views, (*count, *epsilon), call)
+            backward_statistics(views, (*count, *epsilon), *rms, call)
         }
         Kernel::LayerNormBackwardData {
             x,
@@ -101,11 +102,16 @@ fn add_to_row(sums: &Values<'_>, mut at: [usize; 5], values: [f64; 2]) {
     }
 }
 
-fn statistics([x, sums]: [&View; 2], call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+fn statistics(
+    [x, sums]: [&View; 2],
+    rms: bool,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
     let (x, sums) = (call.values(x), call.values(sums));
     let visits = each_element(x.extent(), call.progress, |i| {
         let value = x.get(i);
-        add_to_row(&sums, i, [value, value * value]);
+        let first = if rms { 0.0 } else { value };
+        add_to_row(&sums, i, [first, value * value]);
     })?;
     Ok(KernelTally {
         flops: 3 * visits,
@@ -140,6 +146,7 @@ fn normalize(
 fn backward_statistics(
     [x, sums, gamma, dy, gradient_sums]: [&View; 5],
     constants: (u64, f64),
+    rms: bool,
     call: &mut Call<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     let rows = Rows::new(call.values(sums), constants);
@@ -148,7 +155,8 @@ fn backward_statistics(
     let visits = each_element(x.extent(), call.progress, |i| {
         let gradient = dy.get(i) * gamma.get(entry(i[4]));
         let scaled = gradient * rows.normalized(i, x.get(i));
-        add_to_row(&gradient_sums, i, [gradient, scaled]);
+        let first = if rms { 0.0 } else { gradient };
+        add_to_row(&gradient_sums, i, [first, scaled]);
     })?;
     let read = x.bytes() + rows.sums.bytes() + gamma.bytes() + dy.bytes();
     Ok(KernelTally {

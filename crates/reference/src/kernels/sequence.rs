@@ -29,6 +29,27 @@ pub(super) fn execute(
             let corner = distribution.corner(halo_low, mesh, coord);
             positions([x, y], corner, distribution.shape[4], call)
         }
+        Kernel::PositionEmbeddingForward {
+            x,
+            w,
+            y,
+            distribution,
+            halo_low,
+        } => {
+            let corner = distribution.corner(halo_low, mesh, coord);
+            position_embedding([x, w, y], (corner, distribution.shape), call)
+        }
+        Kernel::PositionEmbeddingBackward {
+            dy,
+            dw,
+            distribution,
+            halo_low,
+            accumulate,
+        } => {
+            let corner = distribution.corner(halo_low, mesh, coord);
+            let placed = (corner, distribution.shape);
+            position_embedding_backward([dy, dw], placed, *accumulate, call)
+        }
         Kernel::AttentionForward { .. } | Kernel::AttentionBackward { .. } => {
             attention::execute(kernel, call)
         }
@@ -119,5 +140,57 @@ fn positions(
     Ok(KernelTally {
         flops,
         bytes: x.bytes() + y.bytes(),
+    })
+}
+
+/// The number of a position in its whole tensor, of an index in a view that begins at `corner`.
+fn row_of(i: [usize; 5], (corner, whole): ([usize; 5], [usize; 5])) -> usize {
+    (1..4).fold(0, |row, dim| row * whole[dim] + corner[dim] + i[dim])
+}
+
+fn position_embedding(
+    [x, w, y]: [&View; 3],
+    placed: ([usize; 5], [usize; 5]),
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
+    let (x, w, y) = (call.values(x), call.values(w), call.values(y));
+    let rows = w.extent()[3];
+    let flops = each_element(y.extent(), call.progress, |i| {
+        let row = row_of(i, placed);
+        let added = if row < rows {
+            w.get(cell(row, i[4]))
+        } else {
+            0.0
+        };
+        y.set(i, x.get(i) + added);
+    })?;
+    Ok(KernelTally {
+        flops,
+        bytes: x.bytes() + w.bytes() + y.bytes(),
+    })
+}
+
+fn position_embedding_backward(
+    [dy, dw]: [&View; 2],
+    placed: ([usize; 5], [usize; 5]),
+    accumulate: bool,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    let (dy, dw) = (call.values(dy), call.values(dw));
+    let (rows, channels) = (dw.extent()[3], dw.extent()[4]);
+    let mut sums = vec![0.0; rows * channels];
+    let flops = each_element(dy.extent(), call.progress, |i| {
+        let row = row_of(i, placed);
+        if row < rows {
+            sums[row * channels + i[4]] += dy.get(i);
+        }
+    })?;
+    for (i, &sum) in sums.iter().enumerate() {
+        dw.put(cell(i / channels, i % channels), sum, accumulate);
+    }
+    Ok(KernelTally {
+        flops,
+        bytes: dy.bytes() + touched(dw.bytes(), accumulate),
     })
 }

@@ -14,6 +14,7 @@ impl Maker {
         kernels.extend(self.slopes(accumulate));
         kernels.extend(self.softmax(accumulate));
         kernels.push(self.positions(mesh, rank));
+        kernels.extend(self.position_embeddings(mesh, rank, accumulate));
         kernels.extend(self.gates(accumulate));
         for _ in 0..2 {
             kernels.extend(self.attention(accumulate));
@@ -55,6 +56,7 @@ impl Maker {
 
     fn layer_norms(&mut self, accumulate: bool) -> Vec<Kernel> {
         let extent = self.extent();
+        let rms = self.draws.one_in(3);
         let channels = extent[4];
         let [x, y, dy, dx] = [0; 4].map(|_| self.view(extent));
         let [gamma, beta, dgamma, dbeta] = [0; 4].map(|_| self.vector(channels));
@@ -63,7 +65,7 @@ impl Maker {
         let [sums, gradient_sums, out] = [0; 3].map(|_| self.row_sums(extent, count));
         let epsilon = 1e-3;
         vec![
-            Kernel::LayerNormStatistics { x, sums: out },
+            Kernel::LayerNormStatistics { x, sums: out, rms },
             Kernel::LayerNormForward {
                 x,
                 sums,
@@ -81,6 +83,7 @@ impl Maker {
                 gradient_sums: out,
                 count,
                 epsilon,
+                rms,
             },
             Kernel::LayerNormBackwardData {
                 x,
@@ -258,6 +261,37 @@ impl Maker {
         }
     }
 
+    fn position_embeddings(&mut self, mesh: &Mesh, rank: Rank, accumulate: bool) -> [Kernel; 2] {
+        let channels = self.draws.pick(&[4, 7, 34]);
+        let distribution = Distribution {
+            shape: [4, 3, 2, 9, channels],
+            axes: [Some(Axis::Data), None, None, Some(Axis::Height), None].map(AxisList::from),
+            micro: None,
+            submesh: None,
+        };
+        let extent = distribution.owned(mesh, &mesh.coord(rank)).shape();
+        let [x, y, dy] = [0; 3].map(|_| self.view(extent));
+        let rows = self.pick(1, 3 * 2 * 9);
+        let [w, dw] = [0; 2].map(|_| self.dense([1, 1, 1, rows, channels]));
+        let halo_low = [0; 5];
+        [
+            Kernel::PositionEmbeddingForward {
+                x,
+                w,
+                y,
+                distribution,
+                halo_low,
+            },
+            Kernel::PositionEmbeddingBackward {
+                dy,
+                dw,
+                distribution,
+                halo_low,
+                accumulate,
+            },
+        ]
+    }
+
     fn gates(&mut self, accumulate: bool) -> Vec<Kernel> {
         let kernels = Activation::ALL.map(|function| self.gate(function, accumulate));
         kernels.into_iter().flatten().collect()
@@ -286,10 +320,13 @@ impl Maker {
         let (heads, of_head) = (self.pick(1, 3), self.size(&[1, 2, 5, 8, 16, 20]));
         let n = self.pick(1, 3);
         let [outer, inner] = [0; 2].map(|_| self.size(&[1, 2, 7, 16, 19, 40]));
-        let (of_q, of_k) = (
-            [n, 1, 1, outer, heads * of_head],
-            [n, 1, 1, inner, heads * of_head],
-        );
+        // Of volumes in one of two.
+        let rows = if self.draws.one_in(2) { 3 } else { 1 };
+        let mut of = |wide: usize| {
+            let [d, h] = [0; 2].map(|_| self.pick(1, rows));
+            [n, d, h, wide.div_ceil(d * h), heads * of_head]
+        };
+        let (of_q, of_k) = (of(outer), of(inner));
         let [q, y, dy, dq] = [0; 4].map(|_| self.view(of_q));
         let [k, v, dk, dv] = [0; 4].map(|_| self.view(of_k));
         let causal = self.draws.one_in(2);

@@ -142,6 +142,7 @@ fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
             | Op::ChannelShuffle { .. }
             | Op::Embedding { .. }
             | Op::Positions
+            | Op::PositionEmbedding { .. }
             | Op::LayerNorm { .. }
             | Op::Multiply
             | Op::Prelu(_)
@@ -149,7 +150,7 @@ fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
             | Op::GroupNorm { .. }
             | Op::Activation(_)
             | Op::Attention { .. } => panic!("no {} here", node.op.keyword()),
-            Op::Flatten => Tensor {
+            Op::Flatten | Op::Reshape { .. } => Tensor {
                 shape,
                 data: inputs[0].data.clone(),
             },

@@ -234,7 +234,9 @@ impl Names {
 fn use_of(node: &Node, parameter: &Parameter, order: Option<Shape>) -> Use {
     let kind = match (parameter.role, &node.op) {
         (ParameterRole::Weight, Op::Linear { .. }) => UseKind::Matrix,
-        (ParameterRole::Weight, Op::Embedding { .. }) => UseKind::Rows,
+        (ParameterRole::Weight, Op::Embedding { .. } | Op::PositionEmbedding { .. }) => {
+            UseKind::Rows
+        }
         (ParameterRole::Weight, _) => UseKind::Kernel,
         _ => UseKind::Vector,
     };
@@ -280,6 +282,8 @@ fn keeps_channels(op: &Op) -> bool {
         | Op::Dropout { .. }
         | Op::Add
         | Op::Positions
+        | Op::PositionEmbedding { .. }
+        | Op::Reshape { .. }
         | Op::LayerNorm { .. }
         | Op::GroupNorm { .. }
         | Op::Multiply
