@@ -33,6 +33,11 @@ impl Layout {
         Self(vec![vec![Axis::Sample], kept(shape, Axis::Channel)])
     }
 
+    /// These axes for each dim.
+    pub(crate) fn of(axes: Vec<Vec<Axis>>) -> Self {
+        Self(axes)
+    }
+
     pub(crate) fn dims(&self) -> usize {
         self.0.len()
     }
@@ -48,20 +53,28 @@ impl Layout {
         Some(Self(dims.collect::<Option<_>>()?)).filter(|one| one.dims() == self.dims())
     }
 
-    /// The same elements in dims of other extents; none if an axis of space would be cut.
+    /// The same elements in dims of other extents; none if an axis of space or that of samples would be cut.
     pub(crate) fn reshaped(&self, shape: Shape, samples: usize, extents: &[usize]) -> Option<Self> {
-        let (&first, others) = extents.split_first()?;
         let mut axes: Vec<Axis> = self.0.iter().flatten().rev().copied().collect();
-        if axes.pop() != Some(Axis::Sample) || first != samples {
+        let mut dims = Vec::new();
+        let mut others = extents;
+        // An extent of 1 does not say where the only sample is, but for the first dim.
+        if axes.last() == Some(&Axis::Sample) && extents.first() == Some(&samples) {
+            axes.pop();
+            dims.push(vec![Axis::Sample]);
+            others = &extents[1..];
+        } else if samples == 1 {
             return None;
         }
-        let mut dims = vec![vec![Axis::Sample]];
         for &extent in others {
             let mut dim = Vec::new();
             let mut held = 1;
             while held < extent {
                 let axis = axes.pop()?;
-                let whole = extent_of(shape, axis);
+                let whole = match axis {
+                    Axis::Sample => samples,
+                    _ => extent_of(shape, axis),
+                };
                 let wanted = extent / held;
                 if whole > wanted {
                     let (outer, inner) = cut(shape, axis, wanted)?;
@@ -105,6 +118,21 @@ impl Layout {
             }
         });
         Self(axes.collect())
+    }
+
+    /// The same of a tensor of another shape, which has so many indices along a dim.
+    pub(crate) fn cut(&self, dim: usize, indices: usize, shape: Shape) -> Self {
+        let mut axes = self.0.clone();
+        if let Some([Axis::Part { extent, .. }]) = axes.get_mut(dim).map(Vec::as_mut_slice) {
+            *extent = indices;
+        }
+        let dims = axes.into_iter().map(|axes| {
+            let kept = axes
+                .into_iter()
+                .filter(|&axis| axis == Axis::Sample || extent_of(shape, axis) > 1);
+            joined(shape, kept.collect())
+        });
+        Self(dims.collect())
     }
 
     /// The same with this many channels as a dim; unchanged if it lacks the dim.
@@ -252,7 +280,13 @@ mod tests {
         let sequence = image.reshaped(SHAPE, 2, &[2, 3, 24]).unwrap();
         assert_eq!(sequence.axes(2), [Space(1), Space(2)]);
         assert_eq!(image.reshaped(SHAPE, 2, &[2, 6, 12]), None);
-        assert_eq!(image.reshaped(SHAPE, 2, &[6, 24]), None);
+        let joined = image.reshaped(SHAPE, 2, &[6, 24]).unwrap();
+        assert_eq!(joined.axes(0), [Sample, Channel]);
+        assert_eq!(
+            joined.reshaped(SHAPE, 2, &[2, 3, 4, 6]),
+            Some(image.clone())
+        );
+        assert_eq!(image.reshaped(SHAPE, 1, &[3, 24]), None);
         assert_eq!(image.reshaped(SHAPE, 2, &[2, 3, 4, 3]), None);
     }
 

@@ -60,8 +60,12 @@ pub(crate) enum Operation {
     BatchNorm { epsilon: f64, momentum: f64 },
     /// Input, weight, bias; none for a group per channel.
     GroupNorm { groups: Option<usize>, epsilon: f64 },
-    /// Input, weight, bias; over the last dims.
-    LayerNorm { dims: usize, epsilon: f64 },
+    /// Input, weight, bias; over the last dims. An RMS norm does not center, and has no bias.
+    LayerNorm {
+        dims: usize,
+        epsilon: f64,
+        centers: bool,
+    },
     /// Input.
     Pool {
         kind: PoolKind,
@@ -104,6 +108,11 @@ pub(crate) enum Operation {
     Noise(Noise),
     /// Input, which is noise.
     Floor,
+    /// Two inputs: the sum of their products over the letters that the output lacks; of both and of the output one
+    /// letter for each dim.
+    Contraction([String; 3]),
+    /// Queries, keys and values of (..., positions, channels).
+    Attention { causal: bool, scale: Option<f64> },
     /// Two inputs.
     Add,
     /// Two inputs, the second taken from the first.
@@ -131,6 +140,8 @@ pub(crate) enum Operation {
     },
     /// Input; one index along this dim, which the output lacks.
     Select { dim: usize, index: usize },
+    /// Input; an output for each index along this dim, which they lack.
+    Unbind { dim: usize },
     /// Input; the same elements in the value's extents.
     Reshape,
     /// Input; dim `order[i]` becomes dim `i`.
@@ -164,6 +175,36 @@ pub(crate) enum Padding {
 }
 
 impl Operation {
+    /// The contraction of an equation as in `einsum`.
+    pub(crate) fn einsum(equation: &str) -> Result<Self, String> {
+        let equation: String = equation.chars().filter(|one| *one != ' ').collect();
+        let letters = equation.split_once("->").and_then(|(read, output)| {
+            let (left, right) = read.split_once(',')?;
+            Some([left, right, output])
+        });
+        let is_plain = |text: &str| {
+            let mut letters = text.char_indices();
+            letters.all(|(at, one)| one.is_ascii_alphabetic() && text.find(one) == Some(at))
+        };
+        match letters.filter(|all| all.iter().all(|text| is_plain(text))) {
+            Some(letters) => Ok(Self::Contraction(letters.map(str::to_owned))),
+            None => Err(format!(
+                "the equation {equation} is not read; possible are two factors with their letters once each, as in \
+                 bhxd,bhyd->bhxy"
+            )),
+        }
+    }
+
+    /// Products of matrices of two tensors of so many dims.
+    pub(crate) fn matrices(dims: usize) -> Result<Self, String> {
+        if !(3..=26).contains(&dims) {
+            return Err("a product of two tensors is not read but for attention".to_owned());
+        }
+        let batch: String = ('A'..).take(dims - 2).collect();
+        let letters = ["ij", "jk", "ik"].map(|rest| format!("{batch}{rest}"));
+        Ok(Self::Contraction(letters))
+    }
+
     /// Whether the output may share the memory of the first input.
     pub(crate) fn is_view(&self) -> bool {
         matches!(
@@ -171,6 +212,7 @@ impl Operation {
             Self::Parts { .. }
                 | Self::Stride { .. }
                 | Self::Select { .. }
+                | Self::Unbind { .. }
                 | Self::Reshape
                 | Self::Permute { .. }
                 | Self::Repeat

@@ -2,6 +2,7 @@
 //!
 //! Source: PyTorch, "PT2 Archive Spec" and `torch/_export/serde/schema.py`.
 
+mod attention;
 mod operators;
 mod schema;
 
@@ -227,7 +228,10 @@ fn call<'a>(
         Some(by) => Err(format!(
             "it reads what {by} has overwritten, which is not followed; write to a new tensor"
         )),
-        None => operators::translate(&Arguments::new(node, shape, dtype), is_training),
+        None => {
+            let call = Arguments::new(node, shape, dtype);
+            attention::products(&call).unwrap_or_else(|| operators::translate(&call, is_training))
+        }
     };
     let is_view = translated
         .as_ref()

@@ -1,10 +1,12 @@
 //! From operations between named values to a graph.
 
 mod arrange;
+mod attention;
 mod branches;
 mod noise;
 mod operate;
 mod sums;
+mod tokens;
 
 use crate::imported::{Imported, Layer, LossChoice, Options, Stored};
 use crate::layout::Layout;
@@ -28,6 +30,10 @@ enum Value {
     Wrapped(Tensor, [(usize, usize); 3]),
     /// Random numbers.
     Noise(noise::Drawn),
+    /// Scores of an attention.
+    Scores(Box<attention::Scores>),
+    /// A parameter, repeated for each sample.
+    Token(Read),
     /// The output of what cannot be expressed.
     Unknown,
 }
@@ -196,9 +202,9 @@ impl<'a> Translation<'a> {
             Ok(operation) => operation,
             Err(text) => return reason(text.clone()),
         };
-        if let Some(drawn) = self.noise(call, operation)? {
+        if let Some(value) = self.beside(call, operation)? {
             let outputs = call.outputs.iter();
-            let values = outputs.map(|name| (name.clone(), Value::Noise(drawn)));
+            let values = outputs.map(|name| (name.clone(), value.clone()));
             self.values.extend(values);
             return Ok(None);
         }
@@ -249,6 +255,20 @@ impl<'a> Translation<'a> {
         }
     }
 
+    /// A value that is no tensor of the graph; none if the call makes a tensor.
+    fn beside(&self, call: &Call, operation: &Operation) -> Result<Option<Value>, Fault> {
+        if let Some(drawn) = self.noise(call, operation)? {
+            return Ok(Some(Value::Noise(drawn)));
+        }
+        if let Some(scores) = self.scores(call, operation)? {
+            return Ok(Some(Value::Scores(Box::new(scores))));
+        }
+        if *operation == Operation::Repeat {
+            return Ok(self.token(call)?.map(Value::Token));
+        }
+        Ok(None)
+    }
+
     /// The extents that the file says are those that the graph finds.
     fn check(&self, name: &str, tensor: &Tensor) -> Result<(), Fault> {
         let found = self.extents(tensor);
@@ -287,6 +307,13 @@ impl<'a> Translation<'a> {
             Some(Value::Tensor(tensor)) => Ok(tensor.clone()),
             Some(Value::Unknown) => Err(Fault::Follows),
             Some(Value::Noise(_)) => reason("it reads random numbers"),
+            Some(Value::Scores(_)) => {
+                reason("it works on attention scores in a way that is not read")
+            }
+            Some(Value::Token(read)) => reason(format!(
+                "it reads the parameter `{}`, repeated for each sample, as a tensor",
+                read.name
+            )),
             Some(Value::Wrapped(..)) => reason(
                 "it reads what is padded by its opposite border, which only a convolution does",
             ),
@@ -310,9 +337,14 @@ impl<'a> Translation<'a> {
                 shape: shape.clone(),
             })),
             Some(Value::Unknown) => Err(Fault::Follows),
-            Some(Value::Tensor(_) | Value::Wrapped(..) | Value::Noise(_)) | None => {
-                reason("its parameters are computed, not stored")
-            }
+            Some(
+                Value::Tensor(_)
+                | Value::Wrapped(..)
+                | Value::Noise(_)
+                | Value::Scores(_)
+                | Value::Token(_),
+            )
+            | None => reason("its parameters are computed, not stored"),
         }
     }
 
@@ -325,6 +357,18 @@ impl<'a> Translation<'a> {
         parameters: &[(ParameterRole, Option<Read>)],
     ) -> Result<NodeId, Fault> {
         let name = self.name(call, parameters);
+        self.named(&name, op, inputs, parameters)
+    }
+
+    /// Adds a node with parameters and a name, if that is free.
+    fn named(
+        &mut self,
+        name: &str,
+        op: Op,
+        inputs: &[NodeId],
+        parameters: &[(ParameterRole, Option<Read>)],
+    ) -> Result<NodeId, Fault> {
+        let name = self.free(&valid(name));
         let sources: Vec<(ParameterRole, ParameterSource)> = parameters
             .iter()
             .filter_map(|(role, read)| {

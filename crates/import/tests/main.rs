@@ -166,6 +166,36 @@ fn what_no_graph_computes_is_refused() {
 }
 
 #[test]
+fn products_of_tokens_become_attention() {
+    let printed =
+        |name: &str| text::print(&read(&fixture(name), &Options::default()).unwrap().graph);
+    for (name, lines) in [
+        (
+            "tokens",
+            &[
+                "token.sequence = reshape patches extent=1x6",
+                "token.pad = pad token.sequence pad=0x1:0 padding=zero",
+                "token = position_embedding token.pad rows=1",
+                "rows = position_embedding token rows=7",
+            ][..],
+        ),
+        ("volume", &["rows = position_embedding patches rows=12"]),
+    ] {
+        let printed = printed(name);
+        for line in lines {
+            assert!(printed.lines().any(|one| one == *line), "{line}\n{printed}");
+        }
+        let attention = printed
+            .lines()
+            .filter(|line| line.contains(" = attention "));
+        assert_eq!(attention.count(), 1 + usize::from(name == "volume"));
+    }
+    let (_folder, path) = changed("volume", &[("aten.softmax.int", "aten.relu.default")]);
+    let text = refusal(&path).to_string();
+    assert!(text.contains("attention scores in a way"), "{text}");
+}
+
+#[test]
 fn what_has_no_gradient_is_frozen() {
     let found = read(&fixture("frozen"), &Options::default()).unwrap();
     assert_eq!(found.frozen.len(), 2, "{:?}", found.frozen);

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_graph::{Graph, Loss, Op, ParameterRole};
+use partita_graph::{Graph, Loss, Node, Op, ParameterRole};
 use partita_import::{ImportError, Imported, Options, Weight, read, read_weights};
 use partita_lower::Strategy;
 use partita_program::{Dtype, Optimizer};
@@ -72,7 +72,11 @@ impl Case {
         let graph = &self.imported.graph;
         let parameter = &graph.parameters[index];
         let [d, h, w, channels, features] = parameter.shape;
-        if parameter.role != ParameterRole::Weight {
+        let reads = |node: &&Node| node.parameters.iter().any(|id| id.0 == index);
+        let node = graph.nodes.iter().find(reads).unwrap();
+        if parameter.role != ParameterRole::Weight
+            || matches!(node.op, Op::PositionEmbedding { .. })
+        {
             return values.to_vec();
         }
         let rows = rows_of(graph, index, channels);

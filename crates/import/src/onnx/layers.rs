@@ -231,11 +231,43 @@ pub(super) fn gemm(node: &View<'_, '_>) -> Made {
 
 pub(super) fn matmul(node: &View<'_, '_>) -> Made {
     if node.held(1).is_none() {
-        node.extents(1)?;
-        return stop("a product of two tensors of the network is not read; a linear layer is");
+        return matrices(node);
     }
     let weight = held(node, 1)?.and_then(|held| held.permuted(&[1, 0]));
     linear(node, weight, 2)
+}
+
+/// Products of matrices of two tensors.
+fn matrices(node: &View<'_, '_>) -> Made {
+    let (mut to, second) = (node.extents(0)?, node.extents(1)?);
+    let operation = match Operation::matrices(to.len()) {
+        Ok(operation) if second.len() == to.len() => operation,
+        Ok(_) => return stop("a product of tensors of different dims is not read"),
+        Err(reason) => return stop(reason),
+    };
+    let last = to.len() - 1;
+    to[last] = second[last];
+    one(node, operation, vec![value(node, 0)?, value(node, 1)?], to)
+}
+
+/// A product of two tensors by an equation.
+pub(super) fn einsum(node: &View<'_, '_>) -> Made {
+    let letters = match Operation::einsum(&node.text("equation", "")) {
+        Ok(Operation::Contraction(letters)) if node.count() == 2 => letters,
+        Ok(_) => return stop("a product of other than two tensors is not read"),
+        Err(reason) => return stop(reason),
+    };
+    let extents = [node.extents(0)?, node.extents(1)?];
+    let extent = |letter| {
+        let mut factors = letters.iter().zip(&extents);
+        factors.find_map(|(of, extents)| extents.get(of.find(letter)?).copied())
+    };
+    let to: Option<Vec<usize>> = letters[2].chars().map(extent).collect();
+    let Some(to) = to else {
+        return stop("its equation names other dims than its inputs have");
+    };
+    let inputs = vec![value(node, 0)?, value(node, 1)?];
+    one(node, Operation::Contraction(letters), inputs, to)
 }
 
 /// A linear layer whose weight is (F, C), with a bias at an index.

@@ -16,10 +16,14 @@ pub(super) fn norm(node: &View<'_, '_>) -> Made {
     }
     let operation = match operator {
         "BatchNormalization" => return batch_norm(node, epsilon, extents),
-        "LayerNormalization" => {
+        "LayerNormalization" | "RMSNormalization" => {
             let axis = node.dim(node.int("axis", -1)?, extents.len())?;
             let dims = extents.len() - axis;
-            Operation::LayerNorm { dims, epsilon }
+            Operation::LayerNorm {
+                dims,
+                epsilon,
+                centers: operator == "LayerNormalization",
+            }
         }
         "InstanceNormalization" => Operation::GroupNorm {
             groups: None,

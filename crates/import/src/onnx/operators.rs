@@ -3,7 +3,9 @@
 //! Source: ONNX, "Operator Schemas", opsets 13 to 28: names, order and defaults of inputs and attributes.
 
 use super::arrange::{concat, element, pad, repeat, reshape, resize, slice, split};
-use super::layers::{convolution, dropout, gemm, global, matmul, pool, prelu, reduce, transposed};
+use super::layers::{
+    convolution, dropout, einsum, gemm, global, matmul, pool, prelu, reduce, transposed,
+};
 use super::node::{Stop, View, stop};
 use super::steps::{Made, is_one, only, same};
 use super::sums::{product, sum, without};
@@ -30,10 +32,12 @@ pub(super) fn translate(node: &View<'_, '_>) -> Made {
         "ConvTranspose" => transposed(node),
         "Gemm" => gemm(node),
         "MatMul" => matmul(node),
+        "Einsum" => einsum(node),
         "BatchNormalization"
         | "InstanceNormalization"
         | "GroupNormalization"
-        | "LayerNormalization" => super::norms::norm(node),
+        | "LayerNormalization"
+        | "RMSNormalization" => super::norms::norm(node),
         "PRelu" => prelu(node),
         "MaxPool" => pool(node, PoolKind::Max),
         "AveragePool" => {

@@ -5,6 +5,7 @@ use super::layers::per_channel;
 use super::node::{Stop, View, stop};
 use super::steps::{Made, Source, Step, held, is_all, one, parameter, same, value};
 use crate::network::Operation;
+use partita_graph::Activation;
 
 /// A sum of tensors, or of a layer and its bias.
 pub(super) fn sum(node: &View<'_, '_>) -> Made {
@@ -84,8 +85,16 @@ fn shifted(node: &View<'_, '_>, index: usize) -> Made {
             return one(node, operation.clone(), inputs, extents);
         }
     }
+    if let ([1, rows @ ..], [_, positions @ ..]) = (&held.shape[..], &extents[..])
+        && rows == positions
+        && rows.len() == 2
+    {
+        let inputs = vec![value(node, other)?, parameter(held.clone())];
+        return one(node, Operation::Add, inputs, extents);
+    }
     stop(
-        "a sum with a parameter or a constant is not read, unless it is the bias of the layer before",
+        "a sum with a parameter or a constant is not read, unless it is the bias of the layer before or has a row for \
+         each position",
     )
 }
 
@@ -150,6 +159,21 @@ fn scaled(node: &View<'_, '_>, index: usize, is_product: bool) -> Made {
         if let (true, Some(scale)) = (is_plain, per_channel(held, &extents)) {
             inputs[1] = parameter(scale);
             return one(node, operation.clone(), inputs, extents);
+        }
+    }
+    // PyTorch's exporter keeps numbers of the module's code under these names; others may be trained.
+    let is_number = ["scalar_tensor_default", "val_"]
+        .iter()
+        .any(|name| held.name.starts_with(name));
+    if let (true, 1) = (fits, held.volume())
+        && let [number] = &node.values(held)?[..]
+        && (held.is_constant || is_number)
+    {
+        let scale = if is_product { *number } else { 1.0 / number };
+        let function = Activation::Affine { scale, shift: 0.0 };
+        if scale.is_finite() {
+            let inputs = vec![value(node, other)?];
+            return one(node, Operation::Activation(function), inputs, extents);
         }
     }
     if !is_product || held.volume() == 1 || !fits {

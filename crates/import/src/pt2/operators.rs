@@ -41,12 +41,29 @@ impl<'a> Arguments<'a> {
         }
     }
 
+    /// The name of the operator without `aten` and an underscore, and of its overload.
+    pub(super) fn name(&self) -> (&'a str, &'a str) {
+        let target = self.node.target.as_str();
+        let name = target.strip_prefix("torch.ops.aten.").unwrap_or(target);
+        let (base, overload) = name.split_once('.').unwrap_or((name, ""));
+        let base = base
+            .strip_suffix('_')
+            .filter(|base| !base.is_empty())
+            .unwrap_or(base);
+        (base, overload)
+    }
+
+    /// Dims of the first tensor.
+    pub(super) fn dims_of_input(&self) -> usize {
+        self.input.len()
+    }
+
     /// The first tensor alone.
     fn only(&self) -> Vec<Option<String>> {
         vec![self.first.clone()]
     }
 
-    fn find(&self, name: &str) -> Option<&'a Argument> {
+    pub(super) fn find(&self, name: &str) -> Option<&'a Argument> {
         let mut inputs = self.node.inputs.iter();
         let found = inputs
             .find(|input| input.name == name)
@@ -61,12 +78,12 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    fn tensors(&self, names: &[&str]) -> Vec<Option<String>> {
+    pub(super) fn tensors(&self, names: &[&str]) -> Vec<Option<String>> {
         names.iter().map(|name| self.tensor(name)).collect()
     }
 
     /// A number, or the default where it is left out.
-    fn number(&self, name: &str, default: f64) -> Result<f64, String> {
+    pub(super) fn number(&self, name: &str, default: f64) -> Result<f64, String> {
         match self.find(name) {
             None => Ok(default),
             Some(Argument::AsFloat(value)) => value.value().ok_or_else(|| strange(name)),
@@ -83,7 +100,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    fn flag(&self, name: &str, default: bool) -> Result<bool, String> {
+    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, String> {
         match self.find(name) {
             None => Ok(default),
             Some(Argument::AsBool(value)) => Ok(*value),
@@ -138,7 +155,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    fn has_scalar(&self, name: &str, value: f64) -> Result<bool, String> {
+    pub(super) fn has_scalar(&self, name: &str, value: f64) -> Result<bool, String> {
         Ok((self.number(name, value)? - value).abs() < f64::EPSILON)
     }
 }
@@ -170,13 +187,7 @@ fn strange(name: &str) -> String {
 ///
 /// `is_training`: some operator says that the module was exported in training mode.
 pub(super) fn translate(call: &Arguments<'_>, is_training: bool) -> Translated {
-    let target = call.node.target.as_str();
-    let name = target.strip_prefix("torch.ops.aten.").unwrap_or(target);
-    let (base, overload) = name.split_once('.').unwrap_or((name, ""));
-    let base = base
-        .strip_suffix('_')
-        .filter(|base| !base.is_empty())
-        .unwrap_or(base);
+    let (base, overload) = call.name();
     let is_off = |name| is_training && matches!(call.flag(name, true), Ok(false));
     match base {
         "dropout" | "feature_dropout" if is_off("train") => {
@@ -204,7 +215,12 @@ fn layer(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Translated>
             Operation::Linear,
             call.tensors(&["input", "weight", "bias"]),
         )),
-        "batch_norm" | "instance_norm" | "group_norm" | "layer_norm" => norm(base, call),
+        "rms_norm" if call.find("eps").is_none() => Err(
+            "an RMS norm whose eps is that of the type of numbers is not read; give eps".to_owned(),
+        ),
+        "batch_norm" | "instance_norm" | "group_norm" | "layer_norm" | "rms_norm" => {
+            norm(base, call)
+        }
         "max_pool1d" | "max_pool2d" | "max_pool3d" => pool(PoolKind::Max, call),
         "avg_pool1d" | "avg_pool2d" | "avg_pool3d" => average(call),
         "adaptive_avg_pool1d" | "adaptive_avg_pool2d" | "adaptive_avg_pool3d" => {
@@ -321,6 +337,7 @@ fn norm(base: &str, call: &Arguments<'_>) -> Translated {
             Operation::LayerNorm {
                 dims: shape.len(),
                 epsilon,
+                centers: base == "layer_norm",
             }
         }
     };
@@ -610,6 +627,9 @@ fn arranging(base: &str, call: &Arguments<'_>) -> Option<Translated> {
         "slice" if call.whole("step", 1).is_ok_and(|step| step > 1) => stride(call),
         "slice" => parts(call, |dim| slice(call, dim)),
         "select" => select(call),
+        "unbind" => call
+            .dim("dim", 0)
+            .map(|dim| (Operation::Unbind { dim }, input())),
         "split" | "split_with_sizes" | "chunk" | "unsafe_chunk" | "unsafe_split" => {
             parts(call, |dim| {
                 let extents = call

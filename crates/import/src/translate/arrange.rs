@@ -21,9 +21,14 @@ impl Translation<'_> {
             &Operation::Select { dim, index } => self.select(call, dim, index)?,
             Operation::Reshape => self.reshape(call)?,
             Operation::Permute { order } => self.permute(call, order)?,
+            &Operation::Concat { dim } if self.reads_token(call) => self.prepend(call, dim)?,
             &Operation::Concat { dim } => self.concat(call, dim)?,
             &Operation::Stack { dim } => self.stack(call, dim)?,
             Operation::Repeat => self.repeat(call)?,
+            &Operation::Unbind { dim } => {
+                let parts = (0..call.outputs.len()).map(|index| self.select(call, dim, index));
+                return parts.collect::<Result<_, _>>().map(Some);
+            }
             Operation::Parts { dim, starts } => return self.parts(call, *dim, starts).map(Some),
             Operation::Convolution { .. }
             | Operation::TransposedConvolution { .. }
@@ -49,6 +54,8 @@ impl Translation<'_> {
             | Operation::Noise(_)
             | Operation::Floor
             | Operation::Subtract
+            | Operation::Contraction(_)
+            | Operation::Attention { .. }
             | Operation::Square
             | Operation::Add
             | Operation::Multiply => return Ok(None),
@@ -185,6 +192,16 @@ impl Translation<'_> {
                 };
                 let node = self.plain(call, op, &[tensor.node])?;
                 let layout = tensor.layout.with_channels(dim, part);
+                Ok(Tensor { node, layout })
+            }
+            // The rest of the channels' parts are those of the part.
+            [Axis::Part { stride, extent }] if stride * extent == self.shape(tensor).channels => {
+                let op = Op::Slice {
+                    start: start * stride,
+                    channels: part * stride,
+                };
+                let node = self.plain(call, op, &[tensor.node])?;
+                let layout = tensor.layout.cut(dim, part, self.builder.shape(node));
                 Ok(Tensor { node, layout })
             }
             [Axis::Space(_)] => self.crop(call, tensor, dim, (start, 1, part)),

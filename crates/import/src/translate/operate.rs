@@ -34,7 +34,14 @@ impl Translation<'_> {
             return Ok(vec![self.scale(call, index)?]);
         }
         if let (Operation::Add, Some(index)) = (operation, self.factor(call)) {
-            return Ok(vec![self.shift(call, index)?]);
+            let rows = self.position_embedding(call, index)?;
+            return Ok(vec![match rows {
+                Some(tensor) => tensor,
+                None => self.shift(call, index)?,
+            }]);
+        }
+        if let Operation::Contraction(letters) = operation {
+            return Ok(vec![self.contract(call, letters)?]);
         }
         let tensor = match (operation, self.wrapped(call)) {
             (Operation::Convolution { .. }, Some((tensor, _))) => tensor,
@@ -47,9 +54,11 @@ impl Translation<'_> {
             Operation::BatchNorm { .. } | Operation::GroupNorm { .. } => {
                 self.statistics(call, operation, &tensor)
             }
-            &Operation::LayerNorm { dims, epsilon } => {
-                self.layer_norm(call, (dims, epsilon), &tensor)
-            }
+            &Operation::LayerNorm {
+                dims,
+                epsilon,
+                centers,
+            } => self.layer_norm(call, (dims, epsilon, centers), &tensor),
             Operation::Pool { .. } => self.pool(call, operation, &tensor),
             &Operation::AdaptivePool { kind } => self.adaptive(call, kind, &tensor),
             Operation::Reduce { kind, dims } => self.reduce(call, (*kind, dims), &tensor),
@@ -72,7 +81,12 @@ impl Translation<'_> {
             }
             Operation::Subtract => self.subtract(call, &tensor),
             Operation::Square => self.square(call, &tensor),
-            Operation::Floor | Operation::Noise(_) => reason("no layer of Partita does this"),
+            &Operation::Attention { causal, scale } => {
+                self.attention(call, (causal, scale), &tensor)
+            }
+            Operation::Floor | Operation::Noise(_) | Operation::Contraction(_) => {
+                reason("no layer of Partita does this")
+            }
             Operation::Add => self.add(call, &tensor),
             Operation::Multiply => self.multiply(call, &tensor),
             Operation::Concat { .. }
@@ -80,6 +94,7 @@ impl Translation<'_> {
             | Operation::Parts { .. }
             | Operation::Stride { .. }
             | Operation::Select { .. }
+            | Operation::Unbind { .. }
             | Operation::Reshape
             | Operation::Permute { .. }
             | Operation::Repeat
@@ -428,7 +443,7 @@ impl Translation<'_> {
     fn layer_norm(
         &mut self,
         call: &Call,
-        (dims, epsilon): (usize, f64),
+        (dims, epsilon, centers): (usize, f64, bool),
         tensor: &Tensor,
     ) -> Result<Tensor, Fault> {
         let count = tensor.layout.dims();
@@ -442,7 +457,6 @@ impl Translation<'_> {
             );
         }
         let parameters = self.affine(call)?;
-        let centers = true;
         let op = Op::LayerNorm { epsilon, centers };
         let node = self.node(call, op, &[tensor.node], &parameters)?;
         Ok(Tensor {
