@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use partita_formats::nifti::{self, Affine};
-use partita_formats::{DType, DataError, ReadError, SourceArray, SourceFile, VolumeShape};
+use partita_formats::{DType, DataError, SourceArray, SourceFile, VolumeShape};
 
 use crate::channels::Channels;
+use crate::disk::check_samples;
 use crate::external::external_files;
 use crate::files::{FileEntry, Files};
 use crate::grid::{AFFINES, CANONICAL, Grid, ORIENTATION, ORIGINALS};
 use crate::index::{INDEX_FILE, Index, Kind};
-use crate::inspect::bytes_on_disk;
 use crate::keys::Keys;
 use crate::names::SampleNames;
 use crate::opened::Inner;
@@ -586,27 +586,6 @@ pub(crate) fn shape_of(
     }
     check_samples(volumes, found.0.unwrap_or(1))?;
     Ok(found)
-}
-
-/// Samples of a file, whatever its size, and of all.
-const SAMPLES: std::ops::RangeInclusive<u64> = 1 << 16..=1 << 24;
-
-/// Refuses more samples than a file can hold: a few bytes of it may claim any number.
-pub(crate) fn check_samples(volumes: &SourceArray, samples: usize) -> Result<(), DataError> {
-    if samples as u64 <= *SAMPLES.start() {
-        return Ok(());
-    }
-    // A sample takes more than a byte.
-    let bytes = bytes_on_disk(volumes.path()).unwrap_or_default();
-    let most = bytes.clamp(*SAMPLES.start(), *SAMPLES.end());
-    if samples as u64 <= most {
-        return Ok(());
-    }
-    let reason = format!(
-        "it claims {samples} samples, and at most {most} are read of a file of {bytes} bytes; spread them over several \
-         files, or name another order of dims (`--layout`)"
-    );
-    Err(ReadError::Unsupported(reason).of(volumes.path(), Some(&volumes.key), None))
 }
 
 /// Names of the targets of a file that comes without an index, and the extents of its class indices

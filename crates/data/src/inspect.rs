@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::classes::{CLASSES_MAX, ClassSet, Occurrence, SplitLabels};
 use crate::dataset::Dataset;
+use crate::disk::bytes_on_disk;
 use crate::index::Kind;
 use crate::moments::{ValueCount, ValueStatistics};
 use crate::split::Split;
@@ -316,28 +317,6 @@ fn array_summary(array: &SourceArray) -> ArraySummary {
         shape: array.shape.clone(),
         storage: array.stored.clone(),
     }
-}
-
-/// Bytes of a file, or of all files of a folder; links in it count as they are.
-pub(crate) fn bytes_on_disk(path: &Path) -> std::io::Result<u64> {
-    let found = path.metadata()?;
-    if !found.is_dir() {
-        return Ok(found.len());
-    }
-    let mut bytes = 0;
-    let mut folders = vec![path.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in folder.read_dir()? {
-            let entry = entry?;
-            let found = entry.metadata()?;
-            if found.is_dir() {
-                folders.push(entry.path());
-            } else {
-                bytes += found.len();
-            }
-        }
-    }
-    Ok(bytes)
 }
 
 /// Slices along D that are read of the first samples of a split: whole samples as long as they fit; of a first one too

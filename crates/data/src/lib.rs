@@ -8,6 +8,7 @@ mod channels;
 mod classes;
 mod convert;
 mod dataset;
+mod disk;
 mod external;
 mod files;
 mod grid;

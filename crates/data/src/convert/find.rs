@@ -11,7 +11,7 @@ use crate::convert::cases::{Case, Cases};
 use crate::convert::geometry::Geometry;
 use crate::convert::source_files::{ENDS, Unread, files_of};
 use crate::convert::task::Task;
-use crate::dataset::check_samples;
+use crate::disk::check_samples;
 use crate::files::FileEntry;
 use crate::keys::Keys;
 use crate::split::Split;

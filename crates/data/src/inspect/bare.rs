@@ -5,7 +5,8 @@ use std::path::Path;
 use partita_formats::{DataError, Elements, ReadError, SourceArray, SourceFile, StorageLayout};
 use partita_space::Bytes;
 
-use super::{BLOCK_ELEMENTS, FileArray, FileSummary, ValueScope, array_summary, bytes_on_disk};
+use super::{BLOCK_ELEMENTS, FileArray, FileSummary, ValueScope, array_summary};
+use crate::disk::bytes_on_disk;
 use crate::moments::ValueCount;
 
 /// Values that are read, whatever the size of the file.
