@@ -122,12 +122,12 @@ fn files_beside_those_that_are_named_are_regular() {
         "--universes",
         "4",
         "--grid",
-        "8",
+        "32",
         "--seed",
         "1",
     ]);
     let run = folder.path().join("run.toml");
-    let text = "model = \"cosmoflow@8\"\ndata = \"set\"\noutput = \"out\"\nbatch = 1\nepochs = 1\nranks = 1\n\
+    let text = "model = \"cosmoflow@32\"\ndata = \"set\"\noutput = \"out\"\nbatch = 1\nepochs = 1\nranks = 1\n\
                 strategy = \"\"\n";
     fs::write(&run, text).unwrap();
     for name in ["dataset.toml", "train.h5"] {
