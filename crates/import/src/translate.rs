@@ -208,12 +208,6 @@ impl<'a> Translation<'a> {
             self.values.extend(values);
             return Ok(None);
         }
-        if let Some(value) = self.rearranged(call, operation) {
-            let outputs = call.outputs.iter();
-            let values = outputs.map(|name| (name.clone(), value.clone()));
-            self.values.extend(values);
-            return Ok(None);
-        }
         let values = self.operate(call, operation)?;
         let last = values.last().map(|tensor| tensor.node);
         let is_new = last.is_some_and(|node| {
@@ -266,7 +260,7 @@ impl<'a> Translation<'a> {
         if *operation == Operation::Repeat {
             return Ok(self.token(call)?.map(Value::Token));
         }
-        Ok(None)
+        Ok(self.rearranged(call, operation))
     }
 
     /// The extents that the file says are those that the graph finds.
