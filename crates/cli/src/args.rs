@@ -10,7 +10,7 @@ pub use choices::{
     KindName, NamesName, OptimizerName, OrientationName, OutputName, PrecisionName, SampleName,
     SplitName, StoreName, StoredName, TileWeightsName, UnitsName, VolumesName,
 };
-pub use input::{CoresArgs, InputArgs, OffloadArgs};
+pub use input::{CoresArgs, DecodingArgs, InputArgs, OffloadArgs};
 pub use selection::SelectionArgs;
 pub use tune::TuneArgs;
 
@@ -349,6 +349,8 @@ pub struct TrainArgs {
     /// Memory for samples of each rank, such as `16GiB` (overrides the run file)
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub store_memory: Option<Bytes>,
+    #[command(flatten)]
+    pub decoding: DecodingArgs,
     /// Use collectives of the MPI library, equal up to rounding, instead of sums in rank order
     #[arg(long)]
     pub library_collectives: bool,
@@ -397,6 +399,8 @@ pub struct ForwardArgs {
     /// Dataset (overrides the run file)
     #[arg(long, value_name = "DATASET")]
     pub data: Option<PathBuf>,
+    #[command(flatten)]
+    pub decoding: DecodingArgs,
     /// Number of ranks (overrides the run file)
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::ranks)]
     pub ranks: Option<usize>,
@@ -713,6 +717,11 @@ pub struct ConvertArgs {
     /// Read HDF5 values from other files that a file names outside of its folder (default: refused)
     #[arg(long)]
     pub allow_external: bool,
+    /// Leave samples out whose files are cut or damaged, and name them (default: refused); all files are decoded twice
+    #[arg(long)]
+    pub skip_damaged: bool,
+    #[command(flatten)]
+    pub decoding: DecodingArgs,
 }
 
 /// `partita data inspect`.
@@ -726,6 +735,8 @@ pub struct DataInspectArgs {
     /// Also draw slices of some samples, with their classes in colors
     #[arg(long, value_name = "FILE.png", value_parser = number::png)]
     pub picture: Option<PathBuf>,
+    #[command(flatten)]
+    pub decoding: DecodingArgs,
     /// Print JSON, in SI base units
     #[arg(long)]
     pub json: bool,

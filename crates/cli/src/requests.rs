@@ -268,6 +268,7 @@ impl ConvertArgs {
             ignore: self.ignore,
             map: self.map.clone(),
             no_targets: self.no_targets,
+            skip_damaged: self.skip_damaged,
             geometry: GeometrySpec {
                 orientation: match self.orientation {
                     OrientationName::Canonical => VoxelOrientation::Canonical,

@@ -1,5 +1,6 @@
 //! `partita serve`: a loader or a validator of trainings.
 
+use crate::args::DecodingArgs;
 use crate::error::CliError;
 use crate::interrupt;
 use crate::number::{self, Cores};
@@ -30,6 +31,8 @@ pub struct ServeArgs {
     /// Cores that it may use, such as `0,4-7` (default: all)
     #[arg(long, value_name = "CORES", value_parser = number::cores)]
     pub cores: Option<Cores>,
+    #[command(flatten)]
+    pub decoding: DecodingArgs,
     /// Ranks of a validator (default: those of the training)
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number::ranks)]
     pub ranks: Option<usize>,

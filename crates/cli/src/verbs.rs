@@ -1,9 +1,9 @@
 //! The verbs: each makes a request from arguments and prints the result as text or JSON.
 
 use crate::args::{
-    CalibrateArgs, CompareArgs, DataVerb, DoctorArgs, EvaluateArgs, ImportNetworkArgs, InferArgs,
-    InspectArgs, LowerArgs, ModelsArgs, PlanArgs, PredictArgs, TrainArgs, TuneArgs, Verb,
-    WeightsVerb,
+    CalibrateArgs, CompareArgs, DataVerb, DecodingArgs, DoctorArgs, EvaluateArgs,
+    ImportNetworkArgs, InferArgs, InspectArgs, LowerArgs, ModelsArgs, PlanArgs, PredictArgs,
+    TrainArgs, TuneArgs, Verb, WeightsVerb,
 };
 use crate::demo;
 use crate::draft::Draft;
@@ -15,6 +15,7 @@ use crate::work::{make_dataset, train, write_json, write_picture, write_result};
 use partita::{Context, ErrorKind, TrainData, confine};
 use partita_data::ValueScope;
 use partita_files::NewFile;
+use partita_formats::decode_memory;
 use partita_report::{page, text, tuning_page};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::path::Path;
@@ -24,6 +25,7 @@ pub fn run(context: &Context, verb: &Verb, out: &mut dyn Write) -> Result<(), Cl
     if let Some(Cores(cores)) = cores(verb) {
         confine(cores)?;
     }
+    decode_memory::set_limit(decoding(verb).and_then(|args| args.decode_memory));
     match verb {
         Verb::Models(args) => models(args, out),
         Verb::Inspect(args) => inspect(args, out),
@@ -67,6 +69,35 @@ fn cores(verb: &Verb) -> Option<&Cores> {
         | Verb::Doctor(_) => return None,
     };
     on.cores.as_ref()
+}
+
+/// The memory of readers of a verb that reads files of samples.
+fn decoding(verb: &Verb) -> Option<&DecodingArgs> {
+    match verb {
+        Verb::Train(args) => Some(&args.decoding),
+        Verb::Serve(args) => Some(&args.decoding),
+        Verb::Evaluate(args) => Some(&args.forward.decoding),
+        Verb::Infer(args) => Some(&args.forward.decoding),
+        Verb::Data {
+            verb: DataVerb::Convert(args),
+        } => Some(&args.decoding),
+        Verb::Data {
+            verb: DataVerb::Inspect(args),
+        } => Some(&args.decoding),
+        Verb::Models(_)
+        | Verb::Inspect(_)
+        | Verb::Import(_)
+        | Verb::Lower(_)
+        | Verb::Predict(_)
+        | Verb::Plan(_)
+        | Verb::Calibrate(_)
+        | Verb::Tune(_)
+        | Verb::Weights { .. }
+        | Verb::Compare(_)
+        | Verb::Data { .. }
+        | Verb::Doctor(_)
+        | Verb::Demo(_) => None,
+    }
 }
 
 fn models(args: &ModelsArgs, out: &mut dyn Write) -> Result<(), CliError> {

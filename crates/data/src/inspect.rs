@@ -2,6 +2,8 @@
 
 mod bare;
 
+pub(crate) use bare::boxes;
+
 use std::path::{Path, PathBuf};
 
 use partita_formats::{DType, DataError, Samples, SourceArray, SourceFile, StorageLayout};

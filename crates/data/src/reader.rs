@@ -385,6 +385,12 @@ pub(crate) fn read_region(
         Some(_) | None => Elements::new(&array.element),
     };
     let ranges = from.ranges(place, region);
+    let copied = [
+        (!from.axes().is_channels_first()).then(|| array.element.size()),
+        (!elements.is(dtype)).then(|| dtype.size_bytes()),
+    ];
+    let copied = copied.into_iter().flatten().sum();
+    let _copies = array.claim_copies(slab::elements(region), copied)?;
     let asked = sieve::read(
         array,
         from.axes().width(),

@@ -6,6 +6,7 @@
 mod made;
 
 mod convert;
+mod cut;
 mod damage;
 #[cfg(unix)]
 mod doors;

@@ -7,6 +7,8 @@ use std::io::Read;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 
 use crate::checksum::{crc32, crc32c};
+use crate::decode_memory;
+use crate::flat::DEFLATE_FACTOR;
 use crate::read_error::ReadError;
 
 /// How the bytes of a chunk were encoded.
@@ -82,8 +84,14 @@ impl Codec {
     /// Undoes the codec; at most `limit` bytes come out.
     pub(crate) fn decode(&self, bytes: Vec<u8>, limit: usize) -> Result<Vec<u8>, ReadError> {
         match self {
-            Codec::Gzip => take(MultiGzDecoder::new(bytes.as_slice()), limit),
-            Codec::Zlib => take(ZlibDecoder::new(bytes.as_slice()), limit),
+            Codec::Gzip => {
+                let limit = limit.min(deflated_max(&bytes));
+                take(MultiGzDecoder::new(bytes.as_slice()), limit)
+            }
+            Codec::Zlib => {
+                let limit = limit.min(deflated_max(&bytes));
+                take(ZlibDecoder::new(bytes.as_slice()), limit)
+            }
             Codec::Zstd => zstd(&bytes, limit),
             Codec::Lz4 => {
                 let (word, rest) = bytes
@@ -92,7 +100,7 @@ impl Codec {
                 let length = (u32::from_le_bytes(*word) as usize).min(limit);
                 lz4_flex::block::decompress(rest, length).map_err(|error| error.to_string().into())
             }
-            Codec::Blosc => blosc::decode(&bytes),
+            Codec::Blosc => blosc::decode(&bytes, limit),
             Codec::Shuffle(size) => Ok(blosc::unshuffle(&bytes, (*size).max(1))),
             Codec::Checksum {
                 name,
@@ -116,16 +124,82 @@ impl Codec {
     }
 }
 
+/// Most bytes that a deflated stream can hold.
+fn deflated_max(bytes: &[u8]) -> usize {
+    bytes.len().saturating_mul(DEFLATE_FACTOR as usize)
+}
+
+/// Reads to the end. Where more than `limit` bytes come, one of these comes out with them, by which it is known.
 fn take(from: impl Read, limit: usize) -> Result<Vec<u8>, ReadError> {
+    let most = limit.saturating_add(1);
     let mut out = Vec::new();
-    let read = from.take(limit as u64 + 1).read_to_end(&mut out);
+    out.try_reserve_exact(most)?;
+    let read = from.take(most as u64).read_to_end(&mut out);
     read.map_err(|error| error.to_string())?;
     Ok(out)
 }
 
 /// Decodes a frame of zstd, at most `limit` bytes of it.
 fn zstd(bytes: &[u8], limit: usize) -> Result<Vec<u8>, ReadError> {
-    let decoder =
+    let _claim = decode_memory::claim(zstd_window(bytes).unwrap_or(0))?;
+    let mut decoder =
         ruzstd::decoding::StreamingDecoder::new(bytes).map_err(|error| error.to_string())?;
-    take(decoder, limit)
+    let out = take(&mut decoder, limit)?;
+    let stored = decoder.decoder.get_checksum_from_data();
+    let is_other = |sum| decoder.decoder.get_calculated_checksum() != Some(sum);
+    if out.len() <= limit && stored.is_some_and(is_other) {
+        return Err("its checksum (of zstd) does not match".into());
+    }
+    Ok(out)
+}
+
+/// Bytes that a frame of zstd keeps to refer to.
+///
+/// Source: RFC 8878, section 3.1.1.1.
+fn zstd_window(frame: &[u8]) -> Option<u64> {
+    let &[_, _, _, _, descriptor, window, ..] = frame else {
+        return None;
+    };
+    let is_single = descriptor >> 5 & 1 == 1;
+    if !is_single {
+        let base = 1u64 << (10 + (window >> 3));
+        return Some(base + base / 8 * u64::from(window & 7));
+    }
+    // The window is all of the contents, whose size stands behind the number of a dictionary.
+    let at = 5 + [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let length = 1 << (descriptor >> 6);
+    let size = frame.get(at..at + length)?;
+    let size = size
+        .iter()
+        .rev()
+        .fold(0u64, |sum, &byte| sum << 8 | u64::from(byte));
+    Some(if length == 2 { size + 256 } else { size })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_of_zstd_stand_in_its_header() {
+        let frame = |descriptor: u8, rest: &[u8]| {
+            let head = [0x28, 0xb5, 0x2f, 0xfd, descriptor];
+            zstd_window(&[&head, rest].concat())
+        };
+        assert_eq!(frame(0, &[0x51, 0]), Some((1 << 20) + (1 << 17)));
+        assert_eq!(frame(0x20, &[200, 0]), Some(200));
+        assert_eq!(frame(0x60, &[0, 1]), Some(512));
+        assert_eq!(frame(0xa1, &[9, 0, 0, 0, 1]), Some(1 << 24));
+        assert_eq!(frame(0, &[]), None);
+    }
+
+    #[test]
+    fn streams_end_a_byte_behind_their_limit() {
+        let zeros = vec![0u8; 1 << 20];
+        let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), Default::default());
+        std::io::Write::write_all(&mut packed, &zeros).expect("room");
+        let packed = packed.finish().expect("room");
+        let decoded = Codec::Zlib.decode(packed, 1000).expect("a stream");
+        assert_eq!((decoded.len(), decoded.capacity()), (1001, 1001));
+    }
 }

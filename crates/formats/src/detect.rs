@@ -46,14 +46,28 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn ArrayFile>, DataError> {
         .iter()
         .any(|end| name.ends_with(end))
     {
+        if head.is_empty() {
+            return Err(unreadable("it is empty".into()));
+        }
         let file = tfrecord::TfRecordFile::open(path, head.starts_with(GZIP));
         return Ok(Box::new(file.map_err(unreadable)?));
     }
     if let Some(kind) = foreign(&head) {
         return Err(unreadable(ReadError::unsupported(kind)));
     }
+    let lower = name.to_lowercase();
+    if let Some(end) = ENDS_KNOWN.iter().find(|end| lower.ends_with(**end)) {
+        return Err(unreadable(ReadError::Damaged(if head.is_empty() {
+            "it is empty".to_owned()
+        } else {
+            format!("it does not begin as a file of {end} does")
+        })));
+    }
     Ok(Box::new(hdf5::Hdf5File::open(path)?))
 }
+
+/// Ends of the names of files that are recognized by their first bytes, HDF5 left aside.
+const ENDS_KNOWN: [&str; 7] = [".npy", ".npz", ".nii", ".nii.gz", ".png", ".jpg", ".jpeg"];
 
 const GZIP: &[u8] = b"\x1f\x8b";
 const ZIP: &[u8] = b"PK\x03\x04";

@@ -4,6 +4,7 @@ use partita_space::Help;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use crate::shortage::Shortage;
 use partita_space::{Bytes, Rank};
 
 /// Why an operation on a dataset or a weight file failed.
@@ -171,6 +172,12 @@ pub enum DataError {
         /// What the HDF5 library found.
         reason: String,
     },
+    /// A damaged file of a sample that a conversion can leave out.
+    #[error(
+        "{_0}{}",
+        Help::advice("`--skip-damaged` leaves such samples out, and names them")
+    )]
+    Skippable(Box<Self>),
     /// A valid file that is not read, or values that were never written to it.
     #[error("{path}: {}{reason}", place_of(.key, *.sample))]
     Unsupported {
@@ -182,6 +189,29 @@ pub enum DataError {
         sample: Option<usize>,
         /// What it is, and what can be done.
         reason: String,
+    },
+    /// A file whose decoding takes more memory than it may.
+    #[error(
+        "{path}: {} takes {} to decode, and the budget of decoding is {}{}{}",
+        place(.key, *.sample),
+        .shortage.asked,
+        .shortage.limit,
+        in_use(.shortage),
+        Help::advice(format_args!(
+            "where the file is what it should be, `--decode-memory {0}`, or `decode_memory = \"{0}\"` in `[data]` of a \
+             run file; else leave the file out",
+            .shortage.enough()
+        ))
+    )]
+    DecodeMemory {
+        /// The file.
+        path: PathBuf,
+        /// The key, where reading got that far.
+        key: Option<String>,
+        /// The sample within the file, where reading got that far.
+        sample: Option<usize>,
+        /// What it takes, and what there is.
+        shortage: Shortage,
     },
     /// A class index outside the classes of the dataset or the model.
     #[error(transparent)]
@@ -569,6 +599,14 @@ fn list(names: &[String]) -> String {
             .map(|name| format!("`{name}`"))
             .collect::<Vec<_>>()
             .join(", "),
+    }
+}
+
+/// What others have of the budget.
+fn in_use(shortage: &Shortage) -> String {
+    match shortage.claimed {
+        Bytes(0) => String::new(),
+        claimed => format!(" ({claimed} of it in use)"),
     }
 }
 

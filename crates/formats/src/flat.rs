@@ -6,11 +6,14 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
 use crate::array::{Opened, StorageLayout, StoredArray};
+use crate::decode_memory;
 use crate::element::{Element, Elements};
 use crate::read_error::ReadError;
 
 /// Bytes that are read at once, so that a run of any length needs little memory.
 const PIECE_BYTES: usize = 1 << 20;
+/// Bytes that may follow the values of a stream.
+const BEHIND_MAX: u64 = 1 << 20;
 /// What a byte of deflate becomes at most.
 ///
 /// Source: RFC 1951: a deflate block codes at most 258 bytes in two bits.
@@ -114,6 +117,10 @@ impl Flat {
             }
             Ok(())
         })?;
+        let mut ends = starts.iter().zip(counts).zip(&self.extents);
+        if ends.all(|((start, count), extent)| start + count == *extent) {
+            cursor.end()?;
+        }
         self.place.replace(cursor.into_place());
         Ok(())
     }
@@ -131,6 +138,7 @@ impl StoredArray for Flat {
         }
         let back = |dims: &[usize]| dims.iter().rev().copied().collect::<Vec<_>>();
         self.read_in_order(&back(starts), &back(counts), out)?;
+        let _claim = decode_memory::claim((out.len() * self.element.size()) as u64)?;
         reverse_dims(out, counts);
         Ok(())
     }
@@ -168,6 +176,23 @@ impl<'a> Cursor<'a> {
         match self {
             Cursor::File { .. } => None,
             Cursor::Stream { place, .. } => place,
+        }
+    }
+
+    /// Reads what stands behind the last value, so that a checksum there is compared. The next read begins anew.
+    fn end(&mut self) -> Result<(), ReadError> {
+        let Cursor::Stream { place, .. } = self else {
+            return Ok(());
+        };
+        let Some(Place { stream, .. }) = place.take() else {
+            return Ok(());
+        };
+        match io::copy(&mut stream.take(BEHIND_MAX + 1), &mut io::sink()) {
+            Ok(bytes) if bytes > BEHIND_MAX => Err("more follows its values".into()),
+            Ok(_) => Ok(()),
+            // Bytes that are no further member of a gzip file.
+            Err(error) if error.to_string().contains("header") => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -5,13 +5,16 @@
 
 mod links;
 mod mapping;
+mod pieces;
 mod storage;
 mod target;
 
 pub use target::{TargetArray, TargetFile};
 
 use std::cell::OnceCell;
+use std::fs::File;
 use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -25,6 +28,7 @@ use crate::error::DataError;
 use crate::flat::{Order, decode};
 use crate::hdf5::links::{Beside, Target};
 use crate::hdf5::mapping::Mapped;
+use crate::hdf5::pieces::ChunkBytes;
 use crate::hdf5::storage::{Members, Written};
 use crate::lfs::{LFS, LFS_REMEDY};
 use crate::read_error::ReadError;
@@ -50,6 +54,8 @@ struct Hdf5Array {
     shape: Vec<usize>,
     /// Extents of a chunk; empty if there are none.
     chunk: Vec<usize>,
+    chunk_bytes: ChunkBytes,
+    element_bytes: usize,
     /// `None` where what was never written is read as the fill value.
     written: Option<Written>,
 }
@@ -121,18 +127,21 @@ impl Hdf5File {
         }
         let is_grid = |chunk: &Vec<usize>| chunk.len() == shape.len() && !chunk.contains(&0);
         let chunk = array.chunk_dims().filter(is_grid).unwrap_or_default();
+        let element_bytes = array.element_size();
         Ok(Opened {
             shape: shape.clone(),
             stored_size: element.size(),
             element,
-            stored,
             external,
             array: Box::new(Hdf5Array {
                 array,
                 shape,
                 chunk,
+                chunk_bytes: ChunkBytes::of(&stored, element_bytes),
+                element_bytes,
                 written,
             }),
+            stored,
         })
     }
 
@@ -275,6 +284,17 @@ impl Hdf5Array {
         )))
     }
 
+    /// Reads a box whose chunks are all kept until the end.
+    fn read_piece(
+        &self,
+        starts: &[usize],
+        counts: &[usize],
+        out: &mut Elements,
+    ) -> Result<(), ReadError> {
+        guarded(|| each!(out, values => self.array.read_slice_into(values, starts, counts)))?;
+        self.check(starts, counts, out)
+    }
+
     /// Whether all values that a box has of a chunk are the same.
     fn is_uniform(
         &self,
@@ -317,8 +337,7 @@ impl StoredArray for Hdf5Array {
         counts: &[usize],
         out: &mut Elements,
     ) -> Result<(), ReadError> {
-        guarded(|| each!(out, values => self.array.read_slice_into(values, starts, counts)))?;
-        self.check(starts, counts, out)
+        self.read_in_pieces(starts, counts, out)
     }
 }
 
@@ -426,7 +445,14 @@ fn check_signature(path: &Path) -> Result<(u64, u64), DataError> {
         at *= 2;
     }
     if word == SIGNATURE {
-        return Ok((found, length));
+        let start = if head == SIGNATURE { 0 } else { found };
+        return match stored_end(&file, start) {
+            Some(end) if end > length => Err(ReadError::Damaged(format!(
+                "it is cut off: it has {length} bytes of {end}"
+            ))
+            .of(path, None, None)),
+            Some(_) | None => Ok((found, length)),
+        };
     }
     let found = match head.as_slice() {
         [] => "nothing, it is empty".to_string(),
@@ -440,6 +466,29 @@ fn check_signature(path: &Path) -> Result<(u64, u64), DataError> {
         path: path.to_path_buf(),
         found,
     })
+}
+
+/// The end of the file that the superblock states. What lies beyond the end of a file would be read as fill values.
+///
+/// Source: HDF5 File Format Specification 3.0, section II.A.
+fn stored_end(file: &File, start: u64) -> Option<u64> {
+    let mut block = [0; 64];
+    file.read_exact_at(&mut block, start).ok()?;
+    let (wide, first) = match block[8] {
+        0 => (block[13], 24),
+        1 => (block[13], 28),
+        2 | 3 => (block[9], 12),
+        _ => return None,
+    };
+    let wide = usize::from(wide);
+    let at = first + 2 * wide;
+    let end = block.get(at..at + wide).filter(|_| wide <= 8)?;
+    let end = end
+        .iter()
+        .rev()
+        .fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+    // The end is not known where it was never stored.
+    Some(end).filter(|&end| end < 1 << 62)
 }
 
 /// Calls the library to read.

@@ -1,19 +1,17 @@
 //! PNG and JPEG images, (H, W, C), turned as their Exif metadata say they are to be seen.
 
+mod jpeg;
 mod orientation;
 
-use std::io::{BufReader, Cursor};
+use std::fs::File;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
-
-use zune_jpeg::JpegDecoder;
-use zune_jpeg::errors::DecodeErrors;
-use zune_jpeg::zune_core::colorspace::ColorSpace;
-use zune_jpeg::zune_core::options::DecoderOptions;
 
 use self::orientation::{of_exif, upright};
 use crate::array::{Access, ArrayFile, Opened, StorageLayout, StoredArray};
+use crate::decode_memory::{self, Claim};
 use crate::element::{Element, Elements};
-use crate::flat::{Order, decode, for_runs};
+use crate::flat::{DEFLATE_FACTOR, Order, decode, for_runs};
 use crate::read_error::ReadError;
 
 /// The first bytes of a PNG file.
@@ -22,6 +20,8 @@ pub(crate) const PNG_MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
 pub(crate) const JPEG_MAGIC: &[u8] = b"\xff\xd8\xff";
 /// Most bytes of a decoded image.
 const IMAGE_BYTES_MAX: usize = 1 << 30;
+/// Most bytes of a row, and of metadata, of a PNG file.
+const PNG_PART_BYTES_MAX: usize = 64 << 20;
 /// Longest side.
 const SIDE_MAX: usize = 1 << 16;
 
@@ -38,57 +38,86 @@ pub struct Image {
 
 impl ArrayFile for ImageFile {
     fn array(&self, _: &str, _: Access) -> Result<Opened, ReadError> {
-        let image = read(&self.0)?;
-        let element = match image.elements {
-            Elements::U16(_) => Element::UInt16,
-            _ => Element::UInt8,
-        };
+        let (shape, element) = header(&self.0)?;
         Ok(Opened {
-            shape: image.shape.to_vec(),
+            shape: shape.to_vec(),
             stored: StorageLayout::Stream { filter: "image" },
             stored_size: element.size(),
             element,
             external: Vec::new(),
-            array: Box::new(image),
+            array: Box::new(StoredImage {
+                path: self.0.clone(),
+                shape,
+            }),
         })
     }
 }
 
-impl StoredArray for Image {
+/// An image that is decoded where it is read.
+struct StoredImage {
+    path: PathBuf,
+    shape: [usize; 3],
+}
+
+impl StoredArray for StoredImage {
     fn read(
         &self,
         starts: &[usize],
         counts: &[usize],
         out: &mut Elements,
     ) -> Result<(), ReadError> {
+        let image = read(&self.path)?;
+        if image.shape != self.shape {
+            return Err("it is another image than when it was opened".into());
+        }
         let mut filled = 0;
         for_runs(&self.shape, starts, counts, |first, length| {
-            self.elements.copy_to(first as usize, length, out, filled);
+            image.elements.copy_to(first as usize, length, out, filled);
             filled += length;
             Ok(())
         })
     }
 }
 
-/// Decodes an image.
-pub fn read(path: &Path) -> Result<Image, ReadError> {
-    let bytes = partita_files::read(path, IMAGE_BYTES_MAX as u64)?;
-    if bytes.starts_with(JPEG_MAGIC) {
-        return jpeg(bytes);
+/// Shape of an image as it is to be seen, and type of its values, by its headers.
+fn header(path: &Path) -> Result<([usize; 3], Element), ReadError> {
+    let mut file = partita_files::open(path)?;
+    let mut magic = Vec::new();
+    Read::by_ref(&mut file)
+        .take(JPEG_MAGIC.len() as u64)
+        .read_to_end(&mut magic)?;
+    if magic == JPEG_MAGIC {
+        let (bytes, _claim) = stored(path)?;
+        return jpeg::header(&bytes);
     }
-    png(path)
+    let mut reader = open_png(path)?;
+    let (shape, is_wide) = png_shape(&reader)?;
+    // Metadata may stand behind the pixels.
+    reader.finish().map_err(png_error)?;
+    let orientation = png_orientation(&reader);
+    let element = if is_wide {
+        Element::UInt16
+    } else {
+        Element::UInt8
+    };
+    Ok((seen_shape(shape, orientation), element))
 }
 
-/// The decoder's messages may end in a line break.
-fn jpeg_error(error: DecodeErrors) -> ReadError {
-    let reason = error.to_string().trim().to_owned();
-    match error {
-        DecodeErrors::Unsupported(_) => {
-            ReadError::Unsupported(format!("{reason}; write it as PNG or as another JPEG"))
-        }
-        DecodeErrors::LargeDimensions(_) => ReadError::Unsupported(reason),
-        _ => ReadError::Damaged(reason),
+/// The bytes of a file.
+fn stored(path: &Path) -> Result<(Vec<u8>, Claim), ReadError> {
+    let mut file = partita_files::open(path)?;
+    let length = file.metadata()?.len();
+    decode_memory::read_file(&mut file, length)
+}
+
+/// Decodes an image.
+pub fn read(path: &Path) -> Result<Image, ReadError> {
+    let (bytes, _claim) = stored(path)?;
+    if bytes.starts_with(JPEG_MAGIC) {
+        return jpeg::read(&bytes);
     }
+    drop(bytes);
+    png(path)
 }
 
 fn too_large([height, width]: [usize; 2]) -> ReadError {
@@ -98,65 +127,86 @@ fn too_large([height, width]: [usize; 2]) -> ReadError {
     ))
 }
 
-fn jpeg(bytes: Vec<u8>) -> Result<Image, ReadError> {
-    let options = DecoderOptions::default()
-        .set_max_width(SIDE_MAX)
-        .set_max_height(SIDE_MAX);
-    let mut decoder = JpegDecoder::new_with_options(Cursor::new(bytes), options);
-    decoder.decode_headers().map_err(jpeg_error)?;
-    let (width, height) = decoder.dimensions().ok_or("it states no size")?;
-    // Otherwise gray becomes three equal channels.
-    if decoder.input_colorspace() == Some(ColorSpace::Luma) {
-        decoder.set_options(options.jpeg_set_out_colorspace(ColorSpace::Luma));
-    }
-    let size = decoder
-        .output_buffer_size()
-        .filter(|&size| size <= IMAGE_BYTES_MAX);
-    size.ok_or_else(|| too_large([height, width]))?;
-    let orientation = decoder.exif().map_or(1, |metadata| of_exif(metadata));
-    let pixels = decoder.decode().map_err(jpeg_error)?;
-    Ok(upright(
-        image([height, width], Elements::U8(pixels))?,
-        orientation,
-    ))
-}
-
 fn png_error(error: png::DecodingError) -> ReadError {
     match error {
         png::DecodingError::IoError(error) => error.into(),
-        png::DecodingError::LimitsExceeded => {
-            ReadError::Unsupported(format!("it is larger than {IMAGE_BYTES_MAX} bytes"))
-        }
+        png::DecodingError::LimitsExceeded => ReadError::Unsupported(format!(
+            "its rows or its metadata are larger than {PNG_PART_BYTES_MAX} bytes, or than what is left of the budget of \
+             decoding"
+        )),
         error => ReadError::Damaged(error.to_string()),
     }
 }
 
-fn png(path: &Path) -> Result<Image, ReadError> {
+type PngReader = png::Reader<BufReader<File>>;
+
+fn open_png(path: &Path) -> Result<PngReader, ReadError> {
     let file = partita_files::open(path)?;
+    // Of a row, and of metadata, which may be compressed.
+    let bytes = usize::try_from(decode_memory::left()).unwrap_or(usize::MAX);
     let limits = png::Limits {
-        bytes: IMAGE_BYTES_MAX,
+        bytes: bytes.min(PNG_PART_BYTES_MAX),
     };
     let mut decoder = png::Decoder::new_with_limits(BufReader::new(file), limits);
     // Palettes become colors, and less than a byte becomes a byte.
     decoder.set_transformations(png::Transformations::EXPAND);
-    let mut reader = decoder.read_info().map_err(png_error)?;
-    let shape = [reader.info().height as usize, reader.info().width as usize];
+    decoder.ignore_checksums(false);
+    // Texts and profiles are not needed, and may be compressed.
+    decoder.set_ignore_text_chunk(true);
+    decoder.set_ignore_iccp_chunk(true);
+    decoder.read_info().map_err(png_error)
+}
+
+/// H, W, C as stored, and whether values have 16 bits.
+fn png_shape(reader: &PngReader) -> Result<([usize; 3], bool), ReadError> {
+    let [height, width] = [reader.info().height as usize, reader.info().width as usize];
     let size = reader
         .output_buffer_size()
         .filter(|&size| size <= IMAGE_BYTES_MAX);
-    let mut bytes = vec![0; size.ok_or_else(|| too_large(shape))?];
+    size.ok_or_else(|| too_large([height, width]))?;
+    let (color, depth) = reader.output_color_type();
+    let is_wide = depth == png::BitDepth::Sixteen;
+    Ok(([height, width, color.samples()], is_wide))
+}
+
+fn png_orientation(reader: &PngReader) -> u16 {
+    let metadata = reader.info().exif_metadata.as_deref();
+    metadata.map_or(1, of_exif)
+}
+
+fn png(path: &Path) -> Result<Image, ReadError> {
+    let length = std::fs::metadata(path)?.len();
+    let mut reader = open_png(path)?;
+    let ([height, width, channels], is_wide) = png_shape(&reader)?;
+    let each = if is_wide { 2 } else { 1 };
+    let size = height * width * channels * each;
+    if size as u64 > length.saturating_mul(DEFLATE_FACTOR) {
+        return Err(format!("its {length} bytes cannot hold {height}x{width} pixels").into());
+    }
+    // Values of 16 bits are decoded from bytes, and images that were turned are copied.
+    let _claim = decode_memory::claim(2 * size as u64)?;
+    let mut bytes = vec![0; size];
     let info = reader.next_frame(&mut bytes).map_err(png_error)?;
+    reader.finish().map_err(png_error)?;
+    let orientation = png_orientation(&reader);
     bytes.truncate(info.buffer_size());
-    let elements = if info.bit_depth == png::BitDepth::Sixteen {
+    let elements = if is_wide {
         let mut values = Elements::U16(vec![0; bytes.len() / 2]);
         decode(&bytes, Order::Big, &mut values, 0);
+        drop(bytes);
         values
     } else {
         Elements::U8(bytes)
     };
-    let metadata = reader.info().exif_metadata.as_deref();
-    let orientation = metadata.map_or(1, of_exif);
-    Ok(upright(image(shape, elements)?, orientation))
+    Ok(upright(image([height, width], elements)?, orientation))
+}
+
+/// The shape of an image that is turned as its orientation says.
+fn seen_shape([height, width, channels]: [usize; 3], orientation: u16) -> [usize; 3] {
+    match orientation {
+        5..=8 => [width, height, channels],
+        _ => [height, width, channels],
+    }
 }
 
 fn image([height, width]: [usize; 2], elements: Elements) -> Result<Image, ReadError> {

@@ -1,7 +1,7 @@
 //! File formats of arrays: HDF5, NIfTI, NPY and NPZ, TFRecord, Zarr, PNG and JPEG.
 //!
 //! Does: recognizes formats by contents, lists and reads arrays by hyperslab, decodes, writes HDF5; checks what files say.
-//! Knows: each format, element types, orders of dims; memory is bounded by what a file holds, not by what it says.
+//! Knows: each format, element types, orders of dims; memory is bounded by what a file holds and by a budget.
 //! Must not know: datasets, splits, targets, models, how ranks run or talk, printing.
 //! The HDF5 library is named in one module, `hdf5`, and in no public type.
 
@@ -9,6 +9,7 @@ mod array;
 mod axes;
 pub mod checksum;
 mod codec;
+pub mod decode_memory;
 mod detect;
 mod element;
 mod error;
@@ -21,6 +22,7 @@ pub mod nifti;
 mod npy;
 mod read_error;
 mod samples;
+mod shortage;
 pub mod sieve;
 pub mod slab;
 mod source_file;
@@ -36,4 +38,5 @@ pub use layout::Layout;
 pub use lfs::{LFS, LFS_REMEDY};
 pub use read_error::ReadError;
 pub use samples::{DType, Samples, VolumeShape, read_values, slice_of, write_values};
+pub use shortage::Shortage;
 pub use source_file::{SourceArray, SourceFile};

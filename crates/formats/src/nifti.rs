@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 
 use crate::array::{Access, ArrayFile, Opened, StoredArray};
+use crate::decode_memory;
 use crate::element::{Element, Elements};
 use crate::flat::{Bytes, DEFLATE_FACTOR, Flat, Order};
 use crate::read_error::ReadError;
@@ -126,6 +127,7 @@ impl StoredArray for Scaled {
         out: &mut Elements,
     ) -> Result<(), ReadError> {
         let mut stored = Elements::new(&self.stored);
+        let _claim = decode_memory::claim((out.len() * self.stored.size()) as u64)?;
         stored.resize(out.len())?;
         self.array.read(starts, counts, &mut stored)?;
         let Elements::F64(values) = out else {

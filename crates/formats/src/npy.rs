@@ -191,16 +191,13 @@ impl ArrayFile for NpzFile {
             let header = Header::read(&mut file)?;
             let room = member.packed.saturating_sub(header.bytes);
             let offset = member.offset + header.bytes;
-            let is_exact = header.value_bytes() == Some(room);
             let mut opened = header.flat(Bytes::File { file, offset }).opened(room)?;
-            if is_exact {
-                opened.array = Box::new(Summed {
-                    array: opened.array,
-                    path: self.path.clone(),
-                    shape: opened.shape.clone(),
-                    member,
-                });
-            }
+            opened.array = Box::new(Summed {
+                array: opened.array,
+                path: self.path.clone(),
+                shape: opened.shape.clone(),
+                member,
+            });
             return Ok(opened);
         }
         let path = self.path.clone();
@@ -294,13 +291,6 @@ impl Header {
             shape: shape.map_err(|_| bad("shape"))?,
             bytes,
         })
-    }
-
-    /// Bytes of all values.
-    fn value_bytes(&self) -> Option<u64> {
-        let size = self.element.size() as u64;
-        let mut extents = self.shape.iter();
-        extents.try_fold(size, |bytes, &extent| bytes.checked_mul(extent as u64))
     }
 
     fn flat(self, bytes: Bytes) -> Flat {

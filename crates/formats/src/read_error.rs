@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use crate::error::DataError;
+use crate::shortage::Shortage;
 
 /// Why an array cannot be read. Texts are taken as damage unless their place says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub enum ReadError {
     Unsupported(String),
     /// The error of the system.
     System(String),
+    /// Decoding takes more memory than it may.
+    Memory(Shortage),
 }
 
 impl ReadError {
@@ -27,6 +30,7 @@ impl ReadError {
             Self::Damaged(reason) => Self::Damaged(change(reason)),
             Self::Unsupported(reason) => Self::Unsupported(change(reason)),
             Self::System(reason) => Self::System(change(reason)),
+            Self::Memory(shortage) => Self::Memory(shortage),
         }
     }
 
@@ -47,6 +51,12 @@ impl ReadError {
                 reason,
             },
             Self::System(reason) => DataError::Unopenable { path, reason },
+            Self::Memory(shortage) => DataError::DecodeMemory {
+                path,
+                key,
+                sample,
+                shortage,
+            },
         }
     }
 }

@@ -69,7 +69,9 @@ fn read_rows(
     let row = array.shape[dim] * inner;
     let (start, count) = ranges[dim];
     let taken = start * inner..(start + count) * inner;
-    array.make_room(ranges.iter().map(|&(_, count)| count).product(), out)?;
+    let elements = ranges.iter().map(|&(_, count)| count).product();
+    let _claim = array.claim_copies(elements, array.element.size())?;
+    array.make_room(elements, out)?;
     let mut rows = ranges.to_vec();
     rows[dim] = (0, array.shape[dim]);
     // Dims inside `blocked` are read whole at once, those outside one by one.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use partita_space::near;
 
 use crate::array::{Access, ArrayFile, StorageLayout, StoredArray};
+use crate::decode_memory::{self, Claim};
 use crate::detect;
 use crate::element::{Element, Elements};
 use crate::error::DataError;
@@ -131,13 +132,28 @@ impl SourceArray {
         out: &mut Elements,
     ) -> Result<(), DataError> {
         let (starts, counts): (Vec<usize>, Vec<usize>) = starts_counts.iter().copied().unzip();
-        self.make_room(counts.iter().product(), out)?;
+        let elements = counts.iter().product();
+        let _claim = self.claim(&starts, elements, self.element.size())?;
+        self.make_room(elements, out)?;
         if out.is_empty() {
             return Ok(());
         }
         self.array
             .read(&starts, &counts, out)
             .map_err(|error| self.unreadable(&starts, error))
+    }
+
+    /// Claims memory for elements of this size, which `starts` lead to.
+    fn claim(&self, starts: &[usize], elements: usize, size: usize) -> Result<Claim, DataError> {
+        let bytes = (elements as u64).saturating_mul(size as u64);
+        decode_memory::claim(bytes).map_err(|error| self.unreadable(starts, error))
+    }
+
+    /// Claims memory for copies of elements that are read, of this many bytes each.
+    ///
+    /// Errors: `DecodeMemory`.
+    pub fn claim_copies(&self, elements: usize, each_bytes: usize) -> Result<Claim, DataError> {
+        self.claim(&[], elements, each_bytes)
     }
 
     /// Gives `out` this many elements.
@@ -167,6 +183,8 @@ impl SourceArray {
     pub fn read_floats(&self, starts_counts: &[(usize, usize)]) -> Result<Vec<f32>, DataError> {
         self.check_element()?;
         let mut elements = Elements::new(&self.element);
+        let count = starts_counts.iter().map(|&(_, count)| count).product();
+        let _copy = self.claim_copies(count, size_of::<f32>())?;
         self.read_box(starts_counts, &mut elements)?;
         let mut out = Samples::new(DType::Float32);
         match elements.convert(DType::Float32, &mut out) {

@@ -12,6 +12,7 @@ use flate2::read::MultiGzDecoder;
 
 use crate::array::{Access, ArrayFile, Opened, StorageLayout, StoredArray};
 use crate::checksum::crc32c;
+use crate::decode_memory::{self, Claim};
 use crate::element::{Element, Elements};
 use crate::flat::{DEFLATE_FACTOR, Order, decode, for_runs};
 use crate::read_error::ReadError;
@@ -22,6 +23,9 @@ const COSMOFLOW_CHANNELS: usize = 4;
 const RECORDS_MAX: usize = 1 << 20;
 /// Features of a record that are read.
 const FEATURES_MAX: usize = 256;
+
+/// Features of a record, and entries of a list that is not packed, that are read.
+const FIELDS_MAX: usize = 1 << 16;
 
 /// A file of records.
 pub(crate) struct TfRecordFile {
@@ -49,7 +53,7 @@ impl TfRecordFile {
             features: Vec::new(),
         };
         let mut records = file.records()?;
-        while let Some(record) = records.next()? {
+        while let Some((record, _claim)) = records.next()? {
             if file.records == 0 {
                 for (key, value) in example(&record)? {
                     file.features.push((key, value.kind, value.length()));
@@ -99,7 +103,7 @@ struct Records {
 
 impl Records {
     /// The next record, checked by its sums; `None` after the last.
-    fn next(&mut self) -> Result<Option<Vec<u8>>, ReadError> {
+    fn next(&mut self) -> Result<Option<(Vec<u8>, Claim)>, ReadError> {
         let number = self.next;
         if number == RECORDS_MAX {
             return Err(ReadError::Unsupported(format!(
@@ -112,7 +116,7 @@ impl Records {
     }
 }
 
-fn next_record(from: &mut dyn Read, most: u64) -> Result<Option<Vec<u8>>, ReadError> {
+fn next_record(from: &mut dyn Read, most: u64) -> Result<Option<(Vec<u8>, Claim)>, ReadError> {
     let mut head = Vec::new();
     from.take(12).read_to_end(&mut head)?;
     if head.is_empty() {
@@ -129,15 +133,14 @@ fn next_record(from: &mut dyn Read, most: u64) -> Result<Option<Vec<u8>>, ReadEr
     if length > most {
         return Err(format!("it is to have {length} bytes, more than the file").into());
     }
-    let mut record = Vec::new();
-    from.take(length + 4).read_to_end(&mut record)?;
+    let (mut record, claim) = decode_memory::read_up_to(from, length.saturating_add(4))?;
     let (data, sum) = record.split_last_chunk::<4>().ok_or("it is cut off")?;
     if data.len() as u64 != length {
         return Err("it is cut off".into());
     }
     check(data, sum)?;
     record.truncate(length as usize);
-    Ok(Some(record))
+    Ok(Some((record, claim)))
 }
 
 fn check(data: &[u8], sum: &[u8]) -> Result<(), ReadError> {
@@ -160,12 +163,14 @@ impl Value<'_> {
         match self.kind {
             Kind::Bytes => self.bytes.len() / 2,
             Kind::Floats => self.bytes.len() / 4,
-            Kind::Integers => self.integers().map_or(0, |numbers| numbers.len()),
+            // The last byte of each has no highest bit.
+            Kind::Integers => self.bytes.iter().filter(|&&byte| byte < 128).count(),
         }
     }
 
     fn integers(&self) -> Result<Vec<i64>, ReadError> {
-        let (mut rest, mut numbers) = (self.bytes, Vec::new());
+        let mut rest = self.bytes;
+        let mut numbers = Vec::with_capacity(self.length());
         while !rest.is_empty() {
             numbers.push(varint(&mut rest)? as i64);
         }
@@ -207,6 +212,11 @@ fn fields(mut bytes: &[u8]) -> Result<Vec<(u64, &[u8])>, ReadError> {
             .ok_or("a record is cut off")?;
         bytes = rest;
         if tag & 7 == 2 {
+            if found.len() == FIELDS_MAX {
+                return Err(ReadError::Unsupported(format!(
+                    "a record has a list of more than {FIELDS_MAX} entries; write numbers packed, or as bytes"
+                )));
+            }
             found.push((tag >> 3, field));
         }
     }
@@ -337,12 +347,17 @@ impl StoredArray for Feature {
         out: &mut Elements,
     ) -> Result<(), ReadError> {
         let each = self.shape[1..].iter().product::<usize>();
+        let size = match self.kind {
+            Kind::Bytes => 2,
+            Kind::Floats => 4,
+            Kind::Integers => 8,
+        };
         let mut filled = 0;
         let here = self.place.take().filter(|place| place.next <= starts[0]);
         let mut records = here.map_or_else(|| self.file.records(), Ok)?;
         while records.next < starts[0] + counts[0] {
             let at = records.next;
-            let Some(record) = records.next()? else {
+            let Some((record, _claim)) = records.next()? else {
                 break;
             };
             if at < starts[0] {
@@ -357,6 +372,7 @@ impl StoredArray for Feature {
                 );
             }
             let mut whole = out.same_type();
+            let _claim = decode_memory::claim((each * size) as u64)?;
             match &mut whole {
                 Elements::I64(numbers) => *numbers = value.integers()?,
                 other => {

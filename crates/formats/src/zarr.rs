@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::array::{Access, ArrayFile, ONLY, Opened, StorageLayout, StoredArray};
 use crate::codec::Codec;
+use crate::decode_memory;
 use crate::element::{Element, Elements, each};
 use crate::flat::{Order, decode, numpy_type};
 use crate::read_error::ReadError;
@@ -27,8 +28,6 @@ const DEPTH_MAX: usize = 6;
 const ENTRIES_MAX: usize = 10_000;
 /// Most files of chunks that an array may have, and most chunks that a box is read of.
 const CHUNKS_MAX: usize = 1 << 21;
-/// Bytes that a coded chunk may have more than its values, beside an eighth of them.
-const CODED_BYTES_MORE: usize = 1 << 16;
 /// Most bytes of a chunk that is kept for the next box.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 /// Most bytes of a decoded chunk.
@@ -391,29 +390,27 @@ impl ZarrArray {
             (false, false) => joined,
         };
         let path = self.folder.join(&name);
+        let elements: usize = self.chunk.iter().product();
+        let expected = elements * self.element.size();
+        // Checksums and headers add to what a codec gives to the next.
+        let limit = expected + 64;
+        // What a codec takes and gives; in the end bytes and elements.
+        let _claim = decode_memory::claim(2 * limit as u64)?;
         let (name, read) = if self.shards.are_none() {
-            // Codecs may add a little to what they pack.
-            let values = self.chunk.iter().product::<usize>() * self.element.size();
-            let most = values + values / 8 + CODED_BYTES_MORE;
-            match partita_files::read(&path, most as u64) {
-                Ok(bytes) => (name, Ok(Some(bytes))),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                Err(error) => (name, Err(error.into())),
+            match stored(&path, limit) {
+                Ok(None) => return Ok(None),
+                read => (name, read),
             }
         } else {
             (
                 format!("{index:?} of shard {name}"),
-                self.shards.chunk(&path, index),
+                self.shards.chunk(&path, index, limit),
             )
         };
         let in_chunk = |error: ReadError| error.map(|reason| format!("chunk {name}: {reason}"));
         let Some(mut bytes) = read.map_err(in_chunk)? else {
             return Ok(None);
         };
-        let elements: usize = self.chunk.iter().product();
-        let expected = elements * self.element.size();
-        // Checksums and headers add to what a codec gives to the next.
-        let limit = expected + 64;
         for codec in &self.codecs {
             bytes = codec.decode(bytes, limit).map_err(in_chunk)?;
         }
@@ -423,12 +420,35 @@ impl ZarrArray {
         let mut out = Elements::new(&self.element);
         out.resize(elements)?;
         decode(&bytes, self.order, &mut out, 0);
+        drop(bytes);
         if !self.transpose.is_empty() {
             let (chunk, transpose) = (&self.chunk, &self.transpose);
             each!(&mut out, values => *values = untransposed(values, chunk, transpose));
         }
         Ok(Some(out))
     }
+}
+
+/// The bytes of the file of a chunk; `None` where it was never written.
+fn stored(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, ReadError> {
+    let mut file = match partita_files::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let length = file.metadata()?.len();
+    check_stored(length, limit)?;
+    let (bytes, _) = decode_memory::read_file(&mut file, length)?;
+    Ok(Some(bytes))
+}
+
+/// Refuses a chunk that is stored in far more bytes than it has decoded: no codec adds as many.
+fn check_stored(length: u64, limit: usize) -> Result<(), ReadError> {
+    let most = 2 * limit as u64 + 1024;
+    if length <= most {
+        return Ok(());
+    }
+    Err(format!("{length} bytes are stored, and a chunk has {limit} decoded").into())
 }
 
 /// Brings a chunk that was stored with its dims in another order to that of the array.

@@ -3,8 +3,8 @@
 use super::IoName;
 use crate::number::{self, Cores};
 use clap::Args;
-use partita::parse_seconds;
-use partita_space::Seconds;
+use partita::{parse_bytes, parse_seconds};
+use partita_space::{Bytes, Seconds};
 
 /// Where the samples of a predicted step come from.
 #[derive(Debug, Args)]
@@ -19,6 +19,15 @@ pub struct InputArgs {
     /// Samples of the dataset (default: those of the dataset that the model was published with)
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number::dataset_samples)]
     pub dataset_samples: Option<usize>,
+}
+
+/// The memory of readers of files.
+#[derive(Debug, Args)]
+pub struct DecodingArgs {
+    /// Memory that decoding of files may take, all readers of a process together, such as `4GiB` (default: that of the run
+    /// file, else half of what is free)
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
+    pub decode_memory: Option<Bytes>,
 }
 
 /// The cores of a run or a measurement.

@@ -346,3 +346,50 @@ fn values_that_were_never_written_are_converted_with_fill() {
     let samples: usize = Split::ALL.map(|split| dataset.samples(split)).iter().sum();
     assert_eq!(samples, 3);
 }
+
+/// The option goes before the run file, for readers of every verb.
+#[test]
+fn decoding_has_a_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let source = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../fixtures/formats/jpeg/whole.jpg"
+    );
+    let out = at("set");
+    let call = ["data", "convert", source, "--out", &out, "--no-targets"];
+    let text = refusal(&[&call[..], &["--decode-memory", "3kB"]].concat());
+    for part in [
+        "whole.jpg: its structure takes",
+        "the budget of decoding is 2.93 KiB",
+        "help: where the file is what it should be, `--decode-memory 1MiB`",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    answer(&[&call[..], &["--decode-memory", "1MiB"]].concat());
+
+    let organs = at("organs");
+    let sizes = ["--volumes", "4", "--grid", "8"];
+    answer(&[&["data", "segmentation", "--out", &organs][..], &sizes].concat());
+    let text = refusal(&["data", "inspect", &organs, "--decode-memory", "500B"]);
+    assert!(text.contains("budget of decoding is 500 B"), "{text}");
+    fs::write(
+        at("near.model"),
+        "model near\ninput x channels=1 extent=8x8x8\n\
+         c1 = conv x filters=3 kernel=3 pad=1 bias=true\nloss = softmax_cross_entropy c1\n",
+    )
+    .unwrap();
+    let run = format!(
+        "model = \"{}\"\noutput = \"{}\"\nbatch = 1\nepochs = 1\nstrategy = \"data=1\"\n\
+         data = {{ path = \"{organs}\", decode_memory = \"500B\" }}\n[schedule]\nlearning_rate = 0.01\n",
+        at("near.model"),
+        at("trained")
+    );
+    fs::write(at("run.toml"), run).unwrap();
+    let (file, train) = (at("run.toml"), "--no-prediction");
+    let text = refusal(&["train", &file, train]);
+    assert!(text.contains("budget of decoding is 500 B"), "{text}");
+    let output = partita(&["train", &file, train, "--decode-memory", "1MiB"]).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", error_text(&output));
+}

@@ -8,6 +8,7 @@ use partita_formats::{
 
 use crate::convert::ConvertSpec;
 use crate::convert::cases::{Case, Cases};
+use crate::convert::damaged::Damaged;
 use crate::convert::geometry::Geometry;
 use crate::convert::source_files::{ENDS, Unread, files_of};
 use crate::convert::task::Task;
@@ -27,6 +28,8 @@ pub(super) struct Found {
     pub(super) are_alone: bool,
     /// What the folder of the images says of them.
     pub(super) task: Option<Task>,
+    /// Files of samples that are left out because they are damaged.
+    pub(super) damaged: Vec<String>,
     /// Lines for the user.
     pub(super) notes: Vec<String>,
 }
@@ -82,12 +85,14 @@ impl Sample {
 pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
     let (files, unread) = files_of(asked)?;
     let mut cases = Cases::of(files, asked)?;
+    let damaged = Damaged::take_out(&mut cases.all, asked)?;
     let Some(first) = cases.all.first() else {
         return Err(no_samples(asked, &unread));
     };
     let mut sample = SampleKind::of(&first.image.path, asked)?;
     sample.join(first, cases.task.as_ref(), asked)?;
     cases.notes.extend(left_out(&unread));
+    cases.notes.extend(damaged.notes());
     let mut samples = Vec::new();
     let mut subjects = std::collections::BTreeMap::new();
     let channels = sample.shape[0] / (1 + first.more.len());
@@ -144,6 +149,7 @@ pub(super) fn find(asked: &ConvertSpec) -> Result<Found, DataError> {
         are_images: sample.are_images,
         are_alone: cases.are_alone,
         task: cases.task,
+        damaged: damaged.names(),
         notes: cases.notes,
     })
 }

@@ -2,6 +2,7 @@
 
 mod answers;
 mod cases;
+mod damaged;
 mod find;
 mod geometry;
 mod names;
@@ -18,7 +19,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use partita_formats::{DType, DataError, Layout, ReadError, Samples, VolumeShape, image, slab};
+use partita_formats::{
+    DType, DataError, Layout, ReadError, Samples, VolumeShape, decode_memory, image, slab,
+};
 use partita_program::Transform;
 use partita_space::Bytes;
 
@@ -71,6 +74,8 @@ pub struct ConvertSpec {
     pub no_targets: bool,
     /// On which voxels images are stored, where their files state positions.
     pub geometry: GeometrySpec,
+    /// Leave samples out whose files are cut or damaged.
+    pub skip_damaged: bool,
 }
 
 impl ConvertSpec {
@@ -86,6 +91,11 @@ impl ConvertSpec {
         let fill = if keys.fill { " --fill" } else { "" };
         let external = if keys.external {
             " --allow-external"
+        } else {
+            ""
+        };
+        let skip = if self.skip_damaged {
+            " --skip-damaged"
         } else {
             ""
         };
@@ -117,7 +127,7 @@ impl ConvertSpec {
             .into_iter()
             .filter_map(|(option, value)| Some((option, value?)));
         let given = given.map(|(option, value)| format!(" --{option} {value}"));
-        given.collect::<String>() + fill + external
+        given.collect::<String>() + fill + external + skip
     }
 }
 
@@ -144,6 +154,10 @@ impl Conversion {
     ///
     /// Errors: no samples, no answers, another shape, and those of the files.
     pub fn find(asked: &ConvertSpec) -> Result<Self, DataError> {
+        Self::find_whole(asked).map_err(damaged::skippable)
+    }
+
+    fn find_whole(asked: &ConvertSpec) -> Result<Self, DataError> {
         let mut found = find::find(asked)?;
         let of_task = found.task.as_ref().and_then(Task::ignored);
         let map = Relabel::new(&asked.map, asked.ignore, of_task)?;
@@ -273,7 +287,8 @@ impl Conversion {
                 if !go_on(written) {
                     return Ok(None);
                 }
-                self.read_sample(&mut readers, sample, &mut volume)?;
+                self.read_sample(&mut readers, sample, &mut volume)
+                    .map_err(damaged::skippable)?;
                 let seen = (&mut stored, &mut classes);
                 self.append(&mut writer, split, &mut readers[0], sample, &volume, seen)?;
                 written += 1;
@@ -373,6 +388,8 @@ impl Conversion {
                 remedy: "`--size HxW` scales and crops all images to one size",
             });
         }
+        let taken = resize::taken([channels, height, width], got, self.found.dtype);
+        let _claim = decode_memory::claim(taken).map_err(|error| error.of(path, None, None))?;
         resize::fit(&image, channels, [height, width], self.found.dtype)
             .map_err(|error| ReadError::Unsupported(error.to_string()).of(path, None, None))
     }
@@ -495,6 +512,10 @@ fn made_of(asked: &ConvertSpec, found: &Found) -> toml::Table {
     made.insert("maker".to_owned(), "partita data convert".into());
     made.insert("sources".to_owned(), toml::Value::Array(sources.collect()));
     made.insert("seed".to_owned(), asked.seed.to_string().into());
+    if !found.damaged.is_empty() {
+        let names = found.damaged.iter().map(|name| name.clone().into());
+        made.insert("damaged".to_owned(), toml::Value::Array(names.collect()));
+    }
     let channels = found.task.iter().flat_map(|task| &task.channels);
     let channels: Vec<toml::Value> = channels.map(|name| name.clone().into()).collect();
     if !channels.is_empty() {

@@ -8,6 +8,15 @@ use partita_formats::{DType, Samples};
 #[error("its value {0} is too large for int16; `--dtype float32` holds it")]
 pub(super) struct TooLarge(f64);
 
+/// Bytes that [`fit`] takes, the image included.
+pub(super) fn taken([channels, height, width]: [usize; 3], image: [usize; 3], dtype: DType) -> u64 {
+    let product = |extents: &[usize]| extents.iter().map(|&extent| extent as u64).product::<u64>();
+    // The image has up to two bytes a value, sums have eight.
+    2 * product(&image)
+        + 8 * product(&[image[0], width])
+        + (8 + dtype.size_bytes() as u64) * product(&[channels, height, width])
+}
+
 /// The image as (C, 1, H, W) of this many channels: gray is repeated, transparency left out.
 ///
 /// Errors: values that the type of the samples does not have.

@@ -115,7 +115,10 @@ fn channel_dim(shape: &[usize]) -> Option<usize> {
 /// Boxes that cover the array in order, each small enough to be read at once.
 ///
 /// A stream is decoded from its beginning at each read, so that its boxes are larger.
-fn boxes(array: &SourceArray, scope: ValueScope) -> impl Iterator<Item = Vec<(usize, usize)>> {
+pub(crate) fn boxes(
+    array: &SourceArray,
+    scope: ValueScope,
+) -> impl Iterator<Item = Vec<(usize, usize)>> {
     let most = match array.stored {
         StorageLayout::Stream { .. } => ValueScope::First.elements_max().min(scope.elements_max()),
         StorageLayout::Contiguous

@@ -166,5 +166,6 @@ pub fn conversion(sources: Vec<PathBuf>, out: PathBuf) -> ConvertSpec {
         map: Vec::new(),
         no_targets: false,
         geometry: GeometrySpec::default(),
+        skip_damaged: false,
     }
 }

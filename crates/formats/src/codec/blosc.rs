@@ -9,12 +9,10 @@ use crate::read_error::ReadError;
 
 /// Length of the header.
 const HEADER_BYTES: usize = 16;
-/// Most bytes of a chunk that is decoded.
-const CHUNK_BYTES_MAX: usize = 1 << 30;
 
-/// Decodes a chunk.
-pub(crate) fn decode(chunk: &[u8]) -> Result<Vec<u8>, ReadError> {
-    let header = Header::parse(chunk)?;
+/// Decodes a chunk of at most `limit` bytes.
+pub(crate) fn decode(chunk: &[u8], limit: usize) -> Result<Vec<u8>, ReadError> {
+    let header = Header::parse(chunk, limit)?;
     if header.is_stored {
         let stored = chunk.get(HEADER_BYTES..HEADER_BYTES + header.bytes);
         return Ok(stored.ok_or("a blosc chunk is cut off")?.to_vec());
@@ -50,12 +48,15 @@ fn word(bytes: &[u8], at: usize) -> Result<usize, ReadError> {
 }
 
 impl Header {
-    fn parse(chunk: &[u8]) -> Result<Self, ReadError> {
+    fn parse(chunk: &[u8], limit: usize) -> Result<Self, ReadError> {
         let (bytes, block) = (word(chunk, 4)?, word(chunk, 8)?);
         word(chunk, 12)?;
         let flags = chunk[2];
-        if bytes > CHUNK_BYTES_MAX || (bytes > 0 && block == 0) {
-            return Err(format!("a blosc chunk states {bytes} bytes in blocks of {block}").into());
+        if bytes > limit || (bytes > 0 && block == 0) {
+            return Err(format!(
+                "a blosc chunk states {bytes} bytes in blocks of {block}, and a chunk has {limit} at most"
+            )
+            .into());
         }
         Ok(Self {
             codec: flags >> 5,

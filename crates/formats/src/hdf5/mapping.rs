@@ -13,6 +13,7 @@ use rust_hdf5::{H5Dataset, Selection, VirtualMapping};
 use super::links::{Beside, beside};
 use super::{Hdf5File, fill_of, guarded};
 use crate::array::{Access, Opened, StoredArray};
+use crate::decode_memory;
 use crate::element::{Element, Elements};
 use crate::read_error::ReadError;
 
@@ -152,7 +153,8 @@ impl Mapped {
             .source_box(source, &self.element, &low, &size)
             .map_err(|error| piece.named(error))?;
         let mut values = out.same_type();
-        let elements = size.iter().product();
+        let elements: usize = size.iter().product();
+        let _claim = decode_memory::claim((elements * self.element.size()) as u64)?;
         values.resize(elements)?;
         source
             .array
@@ -164,7 +166,7 @@ impl Mapped {
 }
 
 /// Copies a box into one that contains it, row by row.
-fn scatter(
+pub(super) fn scatter(
     values: &Elements,
     size: &[usize],
     (low, starts, counts): (&[usize], &[usize], &[usize]),

@@ -10,8 +10,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::extents;
+use super::{check_stored, extents};
 use crate::checksum::crc32c;
+use crate::decode_memory;
 use crate::flat::Order;
 use crate::read_error::ReadError;
 
@@ -99,8 +100,13 @@ impl Shards {
         levels.fold(chunk.to_vec(), |chunk, level| level.of(&chunk))
     }
 
-    /// The bytes of a chunk of the shard at `path`; `None` where it was never written.
-    pub(super) fn chunk(&self, path: &Path, chunk: &[usize]) -> Result<Option<Vec<u8>>, ReadError> {
+    /// The bytes of a chunk of the shard at `path`, which has `limit` bytes decoded; `None` where it was never written.
+    pub(super) fn chunk(
+        &self,
+        path: &Path,
+        chunk: &[usize],
+        limit: usize,
+    ) -> Result<Option<Vec<u8>>, ReadError> {
         let mut last = self.last.borrow_mut();
         let shard = self.of(chunk);
         if last.as_ref().is_none_or(|last| last.shard != shard) {
@@ -124,6 +130,7 @@ impl Shards {
                 None => return Ok(None),
             }
         }
+        check_stored(part.length, limit)?;
         let mut bytes = vec![0; part.length as usize];
         let read = file.read_exact_at(&mut bytes, part.offset);
         read?;
@@ -240,6 +247,7 @@ impl Level {
             )
             .into());
         };
+        let _claim = decode_memory::claim(3 * length as u64)?;
         let mut bytes = vec![0; length];
         let start = if self.index_is_first { 0 } else { last };
         let read = file.read_exact_at(&mut bytes, part.offset + start);

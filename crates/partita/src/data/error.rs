@@ -112,6 +112,8 @@ fn kind_of(error: &DataError) -> ErrorKind {
         | DataError::SampleOutOfRange { .. }
         | DataError::RegionOutOfRange { .. }
         | DataError::Unreadable { .. }
+        | DataError::Skippable(_)
+        | DataError::DecodeMemory { .. }
         | DataError::Unsupported { .. }
         | DataError::NoClass(_)
         | DataError::Constant { .. }

@@ -11,7 +11,7 @@ use super::store::config::{StoreConfig, StoreKind};
 use partita_data::{Dataset, Keys, Split, external_note};
 use partita_forecast::model::TrainModel;
 use partita_forecast::{StrategyChoice, machine};
-use partita_formats::DataError;
+use partita_formats::{DataError, decode_memory};
 use partita_graph::Loss;
 use partita_input::{CheckScope, Sampling};
 use partita_mpi::Collectives;
@@ -242,6 +242,7 @@ impl Run {
         } else {
             Collectives::Ordered
         };
+        decode_memory::configure(file.decode_memory);
         let store = request.store(file.store);
         store.check(&file.offload)?;
         let strategy = request.strategy.as_ref().unwrap_or(&file.strategy);

@@ -99,6 +99,8 @@ pub struct TrainConfig {
     pub loss: Option<Loss>,
     /// Whether and where samples stay after they were read (default: nowhere).
     pub store: StoreConfig,
+    /// Memory that decoding of files may take, all readers of a process together (default: half of what is free).
+    pub decode_memory: Option<Bytes>,
     /// Whether a run in the output folder may be replaced (default: false).
     pub overwrite: bool,
     /// Number of ranks (default: 1).
@@ -179,6 +181,7 @@ impl Default for TrainConfig {
         Self {
             loss: None,
             store: StoreConfig::default(),
+            decode_memory: None,
             overwrite: false,
             ranks: 1,
             threads: 1,
@@ -335,6 +338,7 @@ impl RunFile {
             loss,
             metrics,
             store: data.store,
+            decode_memory: data.decode_memory,
             overwrite: top.flag("overwrite")?.unwrap_or(false),
             ranks: top.count("ranks")?.unwrap_or(1),
             threads: top.count("threads")?.unwrap_or(1),

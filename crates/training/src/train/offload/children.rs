@@ -2,6 +2,7 @@
 
 use super::config::OffloadConfig;
 use super::error::OffloadError;
+use partita_formats::decode_memory;
 use partita_offload::{Address, Role, Secret};
 use partita_site::Environment;
 use std::io::{self, BufRead, BufReader};
@@ -60,6 +61,9 @@ impl Children {
                 .arg(all.secret());
             if let Some(cores) = &config.cores {
                 command.args(["--cores", cores]);
+            }
+            if let Some(limit) = decode_memory::chosen() {
+                command.args(["--decode-memory", &format!("{}B", limit.0)]);
             }
             command.arg(run_file);
             all.add(command)

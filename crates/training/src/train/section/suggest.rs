@@ -127,7 +127,10 @@ const HOMES: [(&str, &[&str]); 7] = [
         "augmentation.",
         &["flip", "rotate", "crop", "noise", "elastic"],
     ),
-    ("data.", &["store", "preload", "spill", "store_memory"]),
+    (
+        "data.",
+        &["store", "preload", "spill", "store_memory", "decode_memory"],
+    ),
     ("offload.", &["loaders", "validators", "cores"]),
 ];
 

@@ -8,7 +8,14 @@ use partita_space::Bytes;
 use std::path::PathBuf;
 use toml::de::DeValue;
 
-const KEYS: [&str; 5] = ["path", "store", "preload", "spill", "store_memory"];
+const KEYS: [&str; 6] = [
+    "path",
+    "store",
+    "preload",
+    "spill",
+    "store_memory",
+    "decode_memory",
+];
 const DATA: &str = "the path of a dataset, or a table with `path`";
 
 /// Whether samples stay in memory after they were read.
@@ -60,6 +67,8 @@ pub struct DataOptions {
     pub path: PathBuf,
     /// Whether and where samples stay.
     pub store: StoreConfig,
+    /// Memory that decoding of files may take.
+    pub decode_memory: Option<Bytes>,
 }
 
 impl DataOptions {
@@ -75,6 +84,7 @@ impl DataOptions {
             return Ok(Self {
                 path: top.need("data", top.text("data", DATA)?, DATA)?.into(),
                 store: StoreConfig::default(),
+                decode_memory: None,
             });
         }
         let section = top.section("data")?;
@@ -100,6 +110,7 @@ impl DataOptions {
                 .need("path", section.text("path", path)?, path)?
                 .into(),
             store,
+            decode_memory: section.bytes("decode_memory")?,
         })
     }
 }
