@@ -1,6 +1,7 @@
 //! This machine: kernels and links are measured when a program needs them, and cached in a file.
 
 mod error;
+mod passes;
 
 pub use error::LocalError;
 
@@ -21,6 +22,7 @@ use partita_tune::{
     Measurements, NetworkTimes, Options, TransferTime, Variant, Variants, measure, measure_links,
     measure_load, measure_memory, median_of_passes,
 };
+use passes::{PassBounds, Series, Wanted, wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
 use std::panic::resume_unwind;
@@ -701,57 +703,6 @@ fn rough(setting: &Conditions) -> Conditions {
     Conditions {
         backend: format!("{}, few repeats", setting.backend),
         ..setting.clone()
-    }
-}
-
-/// Passes over the kernels of a setting.
-struct Series {
-    setting: Conditions,
-    /// Earlier measurements.
-    known: Measurements,
-    passes: Vec<Vec<KernelTime>>,
-}
-
-/// What a pass measures.
-struct PassBounds {
-    /// All again, in so many passes.
-    anew: Option<usize>,
-    /// From 1.
-    pass: usize,
-    /// When no other kernel is begun.
-    deadline: Option<Instant>,
-    wanted: Wanted,
-}
-
-/// The kernels of a pass.
-enum Wanted {
-    All,
-    These(BTreeSet<KernelKey>),
-    /// Those of earlier measurements and of a first pass.
-    KnownOr(Measurements, BTreeSet<KernelKey>),
-}
-
-impl Wanted {
-    fn contains(&self, key: &KernelKey) -> bool {
-        match self {
-            Wanted::All => true,
-            Wanted::These(keys) => keys.contains(key),
-            Wanted::KnownOr(known, keys) => known.has(key) || keys.contains(key),
-        }
-    }
-}
-
-/// What the next pass of a series measures under a budget: in the first series whatever there is time for, in others what is
-/// known of the first, so that a kernel has all its times; later what was measured before.
-fn wanted(all: &[Series], index: usize) -> Wanted {
-    let keys = |pass: &Vec<KernelTime>| pass.iter().map(|one| one.key.clone()).collect();
-    match (all[index].passes.first(), index) {
-        (Some(first), _) => Wanted::These(keys(first)),
-        (None, 0) => Wanted::All,
-        (None, _) => {
-            let first = all[0].passes.first().map_or_else(BTreeSet::new, keys);
-            Wanted::KnownOr(all[0].known.clone(), first)
-        }
     }
 }
 

@@ -48,13 +48,13 @@ pub fn limit() -> Bytes {
 
 /// Memory that programs may take: of the machine, and of a container that limits it.
 fn free() -> Option<u64> {
-    let memory = fs::read_to_string("/proc/meminfo").ok()?;
+    let memory = partita_files::read_text("/proc/meminfo").ok()?;
     let line = memory
         .lines()
         .find(|line| line.starts_with("MemAvailable:"))?;
     let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     let of_group = |name: &str| -> Option<u64> {
-        let text = fs::read_to_string(format!("/sys/fs/cgroup/memory.{name}")).ok()?;
+        let text = partita_files::read_text(format!("/sys/fs/cgroup/memory.{name}")).ok()?;
         text.trim().parse().ok()
     };
     let in_group = of_group("max").map(|max| max.saturating_sub(of_group("current").unwrap_or(0)));

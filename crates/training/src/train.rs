@@ -167,7 +167,7 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
     let room = store::room(&run, &dataset, limit.bytes);
     let menu = launch.menu(run.rank_config())?;
     let model = &graph;
-    let budget = Arc::new(measuring_budget(&run, &sampling));
+    let budget = Arc::new(choose::measuring_budget(&run, &sampling));
     let by = (machine, &budget);
     let choose = |beside| chosen(launch, (&run, by), model, stored, (room, beside));
     let strategy = choose(Bytes(0))?;
@@ -218,18 +218,6 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
         on_epoch: trainer.on_epoch.as_ref(),
     };
     trained(run_session(&task, &strategy, warnings)?, &session)
-}
-
-/// Time for measurements before a run: as given, or a share of the run; all that a prediction that was asked for needs.
-fn measuring_budget(run: &Run, sampling: &Sampling) -> MeasuringBudget {
-    match (run.budget, run.prediction) {
-        (Some(time), _) => MeasuringBudget::of(time),
-        (None, PredictionChoice::Asked) if !run.has_open_strategy() => MeasuringBudget::unlimited(),
-        (None, _) => {
-            let [training, _] = run.samples(sampling);
-            MeasuringBudget::of_training((run.epochs * training.div_ceil(run.batch)) as u64)
-        }
-    }
 }
 
 /// The strategy of a run, for what is left of the memory of a rank beside other things.

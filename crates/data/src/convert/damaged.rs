@@ -111,7 +111,7 @@ fn decode(path: &Path, asked: &ConvertSpec) -> Result<(), DataError> {
         drop(image);
         return Ok(());
     }
-    let file = SourceFile::open(path)?.filling(asked.keys.fill);
+    let file = SourceFile::open(path)?.reading(asked.keys.access());
     let keys = &asked.keys;
     let wanted = [&keys.volume, &keys.target, &keys.label];
     let is_wanted = |key: &String| {

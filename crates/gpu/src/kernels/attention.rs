@@ -17,15 +17,34 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
             dw,
             accumulate,
         } => embedding_backward([x, dy, dw], *accumulate, run),
+        Kernel::Positions { .. }
+        | Kernel::PositionEmbeddingForward { .. }
+        | Kernel::PositionEmbeddingBackward { .. } => added_rows(kernel, run),
+        Kernel::AttentionForward {
+            q,
+            k,
+            v,
+            y,
+            heads,
+            causal,
+        } => forward([q, k, v, y], *heads, *causal, run),
+        Kernel::AttentionBackward { .. } => backward(kernel, run),
+        other => panic!("{} does not work on sequences", other.name()),
+    }
+}
+
+/// Rows that are added to positions, given or trained.
+fn added_rows(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    if run.target.is_none() {
+        return Ok(());
+    }
+    match kernel {
         Kernel::Positions {
             x,
             y,
             distribution,
             halo_low,
         } => {
-            if run.target.is_none() {
-                return Ok(());
-            }
             let corner = distribution.corner(halo_low, &run.position.mesh, &run.position.coord);
             let of = [x, y].map(|view| run.tensor(view));
             let corner = Tensor::dense(of[0].dtype, 0, corner).raw_extent();
@@ -45,9 +64,6 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
             distribution,
             halo_low,
         } => {
-            if run.target.is_none() {
-                return Ok(());
-            }
             let placed = placed(distribution, halo_low, run);
             let [x, w, y] = [x, w, y].map(|view| run.tensor(view));
             let args = [
@@ -68,9 +84,6 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
             halo_low,
             accumulate,
         } => {
-            if run.target.is_none() {
-                return Ok(());
-            }
             let placed = placed(distribution, halo_low, run);
             let [dy, dw] = [dy, dw].map(|view| run.tensor(view));
             let args = [
@@ -88,16 +101,7 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
                 dw.extent[3] * dw.extent[4],
             )
         }
-        Kernel::AttentionForward {
-            q,
-            k,
-            v,
-            y,
-            heads,
-            causal,
-        } => forward([q, k, v, y], *heads, *causal, run),
-        Kernel::AttentionBackward { .. } => backward(kernel, run),
-        other => panic!("{} does not work on sequences", other.name()),
+        other => panic!("{} adds no rows to positions", other.name()),
     }
 }
 

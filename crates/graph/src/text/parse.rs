@@ -254,24 +254,14 @@ fn parse_op(
         Keyword::ChannelShuffle => Op::ChannelShuffle {
             groups: attributes.whole("groups", None)?,
         },
-        Keyword::Embedding => Op::Embedding {
-            rows: attributes.whole("rows", None)?,
-            channels: attributes.whole("channels", None)?,
-        },
-        Keyword::Positions => Op::Positions,
-        Keyword::PositionEmbedding => Op::PositionEmbedding {
-            rows: attributes.whole("rows", Some(extent.iter().product()))?,
-        },
-        Keyword::Reshape => Op::Reshape {
-            extent: attributes.dims("extent", rank, None)?,
-        },
         Keyword::Activation(activation) => {
             Op::Activation(parse_activation(activation, attributes)?)
         }
-        Keyword::Attention => Op::Attention {
-            heads: attributes.whole("heads", None)?,
-            causal: attributes.flag("causal")?,
-        },
+        Keyword::Embedding
+        | Keyword::Positions
+        | Keyword::PositionEmbedding
+        | Keyword::Reshape
+        | Keyword::Attention => parse_of_sequences(keyword, attributes, (rank, extent))?,
         Keyword::Mse
         | Keyword::SoftmaxCrossEntropy
         | Keyword::Dice
@@ -280,6 +270,31 @@ fn parse_op(
         | Keyword::L1
         | Keyword::Huber
         | Keyword::SmoothL1 => parse_loss(attributes, loss::read(keyword, attributes)?)?,
+    })
+}
+
+/// Embeddings, positions, attention, and the arrangement of positions.
+fn parse_of_sequences(
+    keyword: Keyword,
+    attributes: &Attributes,
+    (rank, extent): (usize, [usize; 3]),
+) -> Result<Op, TextError> {
+    Ok(match keyword {
+        Keyword::Embedding => Op::Embedding {
+            rows: attributes.whole("rows", None)?,
+            channels: attributes.whole("channels", None)?,
+        },
+        Keyword::PositionEmbedding => Op::PositionEmbedding {
+            rows: attributes.whole("rows", Some(extent.iter().product()))?,
+        },
+        Keyword::Reshape => Op::Reshape {
+            extent: attributes.dims("extent", rank, None)?,
+        },
+        Keyword::Attention => Op::Attention {
+            heads: attributes.whole("heads", None)?,
+            causal: attributes.flag("causal")?,
+        },
+        _ => Op::Positions,
     })
 }
 

@@ -25,23 +25,8 @@ impl Translation<'_> {
         if let Some(values) = self.arrange(call, operation)? {
             return Ok(values);
         }
-        if *operation == Operation::Multiply
-            && let Some(index) = (0..2).find(|&index| self.drawn(call, index).is_some())
-        {
-            return Ok(vec![self.drop(call, index)?]);
-        }
-        if let (Operation::Multiply, Some(index)) = (operation, self.factor(call)) {
-            return Ok(vec![self.scale(call, index)?]);
-        }
-        if let (Operation::Add, Some(index)) = (operation, self.factor(call)) {
-            let rows = self.position_embedding(call, index)?;
-            return Ok(vec![match rows {
-                Some(tensor) => tensor,
-                None => self.shift(call, index)?,
-            }]);
-        }
-        if let Operation::Contraction(letters) = operation {
-            return Ok(vec![self.contract(call, letters)?]);
+        if let Some(one) = self.of_parameters(call, operation)? {
+            return Ok(vec![one]);
         }
         let tensor = match (operation, self.wrapped(call)) {
             (Operation::Convolution { .. }, Some((tensor, _))) => tensor,
@@ -101,6 +86,26 @@ impl Translation<'_> {
             | Operation::Identity => return Ok(vec![tensor]),
         };
         Ok(vec![one?])
+    }
+
+    /// What is made with random numbers, parameters or scores in place of a tensor; none if the call takes tensors alone.
+    fn of_parameters(
+        &mut self,
+        call: &Call,
+        operation: &Operation,
+    ) -> Result<Option<Tensor>, Fault> {
+        let drawn = (0..2).find(|&index| self.drawn(call, index).is_some());
+        let one = match (operation, drawn, self.factor(call)) {
+            (Operation::Multiply, Some(index), _) => self.drop(call, index)?,
+            (Operation::Multiply, None, Some(index)) => self.scale(call, index)?,
+            (Operation::Add, _, Some(index)) => match self.position_embedding(call, index)? {
+                Some(tensor) => tensor,
+                None => self.shift(call, index)?,
+            },
+            (Operation::Contraction(letters), ..) => self.contract(call, letters)?,
+            _ => return Ok(None),
+        };
+        Ok(Some(one))
     }
 
     /// Functions of each element, and dropout.

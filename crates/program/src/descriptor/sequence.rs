@@ -37,6 +37,36 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 .layout(Layout::Table { w: dw, y: dy })
                 .accumulates(*accumulate)
         }
+        Kernel::Positions { .. }
+        | Kernel::PositionEmbeddingForward { .. }
+        | Kernel::PositionEmbeddingBackward { .. } => positions(kernel),
+        Kernel::AttentionForward {
+            q,
+            k,
+            v,
+            y,
+            heads,
+            causal,
+        } => Descriptor::new("attention_forward", attention(q, k, 2), inputs(q, k, v))
+            .and([write("y", y).like("q", q)])
+            .heads(*heads, q, k)
+            .cost(Cost::Linear {
+                pass: Pass::Forward,
+            })
+            .layout(Layout::Sequences {
+                inputs: [q, k, v],
+                y,
+            })
+            .constant(Constant::Number("heads", *heads))
+            .constant(Constant::Flag("causal", *causal)),
+        Kernel::AttentionBackward { .. } => attention_backward(kernel),
+        other => panic!("{other:?} is described elsewhere"),
+    }
+}
+
+/// Rows that are added to positions, given or trained.
+fn positions(kernel: &Kernel) -> Descriptor<'_> {
+    match kernel {
         Kernel::Positions {
             x,
             y,
@@ -78,26 +108,6 @@ pub(super) fn describe(kernel: &Kernel) -> Descriptor<'_> {
                 .layout(Layout::Table { w: dw, y: dy })
                 .accumulates(*accumulate)
         }
-        Kernel::AttentionForward {
-            q,
-            k,
-            v,
-            y,
-            heads,
-            causal,
-        } => Descriptor::new("attention_forward", attention(q, k, 2), inputs(q, k, v))
-            .and([write("y", y).like("q", q)])
-            .heads(*heads, q, k)
-            .cost(Cost::Linear {
-                pass: Pass::Forward,
-            })
-            .layout(Layout::Sequences {
-                inputs: [q, k, v],
-                y,
-            })
-            .constant(Constant::Number("heads", *heads))
-            .constant(Constant::Flag("causal", *causal)),
-        Kernel::AttentionBackward { .. } => attention_backward(kernel),
         other => panic!("{other:?} is described elsewhere"),
     }
 }

@@ -113,8 +113,9 @@ impl Sketch {
         let causal = draws.one_in(4);
         let name = self.name("attention");
         let node = self.builder.attention(&name, inputs, heads, causal);
+        let node = node.expect("heads divide the channels");
         let name = self.name("sum");
-        let sum = node.and_then(|node| self.builder.add(&name, node, start));
+        let sum = self.builder.add(&name, node, start);
         self.head = sum.expect("shapes are equal");
         self.trunk.push(self.head);
         let [d, h, w] = self.builder.shape(self.head).extent;

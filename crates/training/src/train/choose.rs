@@ -2,13 +2,14 @@
 
 use super::error::{AutoError, TrainError};
 use super::programs;
-use super::run::Run;
+use super::run::{PredictionChoice, Run};
 use partita_forecast::search::{Limits, search};
 use partita_forecast::{
     DescribedMachine, MeasuredMachine, MeasuringBudget, StrategyChoice, TargetMachine, micro_note,
 };
 use partita_formats::DType;
 use partita_graph::{Graph, count};
+use partita_input::Sampling;
 use partita_lower::{BatchNormStatistics, Strategy, StrategyChecks, lower_rank};
 use partita_plan::RankedStrategy;
 use partita_site::launch::Launch;
@@ -88,6 +89,18 @@ pub fn choose_strategy(
             reason: nearest.explanation().to_owned() + &allowing,
         })),
         None => Ok(first),
+    }
+}
+
+/// Time for measurements before a run: as given, or a share of the run; all that a prediction that was asked for needs.
+pub fn measuring_budget(run: &Run, sampling: &Sampling) -> MeasuringBudget {
+    match (run.budget, run.prediction) {
+        (Some(time), _) => MeasuringBudget::of(time),
+        (None, PredictionChoice::Asked) if !run.has_open_strategy() => MeasuringBudget::unlimited(),
+        (None, _) => {
+            let [training, _] = run.samples(sampling);
+            MeasuringBudget::of_training((run.epochs * training.div_ceil(run.batch)) as u64)
+        }
     }
 }
 
