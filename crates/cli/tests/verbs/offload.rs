@@ -4,6 +4,7 @@ use crate::command::partita;
 use crate::metrics::LOADS;
 use crate::trainee::{Case, Trainee};
 use partita_offload::{Listener, Report, Secret, Stream, greet, send, welcome};
+use partita_testkit::not_run;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -464,4 +465,54 @@ fn a_file_at_the_address_of_a_loader_stays() {
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("a file that is no socket is there"), "{text}");
     assert_eq!(fs::read_to_string(case.path("thesis.txt")).unwrap(), "text");
+}
+
+/// As another user of the node: one who has the same run, and a secret of their own.
+#[test]
+fn another_user_of_the_node_is_told_nothing() {
+    let name = "another_user_of_the_node_is_told_nothing";
+    let can = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "true"])
+        .stderr(Stdio::null())
+        .status();
+    if !can.is_ok_and(|status| status.success()) {
+        return not_run(name, "no other user (root and setpriv)");
+    }
+    let case = Case::new();
+    let own = run_file(&case, "own", 1, SAMPLES, "");
+    let (served, key) = secret(&case, "served");
+    let loader = Server::start(&case, &own, &["--secret", &served]);
+    let table = format!("[offload]\nloaders = [\"{}\"]\n", loader.address);
+    run_file(&case, "guess", 1, "seed = 6", &table);
+    run_file(&case, "take", 1, "seed = 6", &(table + &key));
+    // Theirs, with the program, in a folder that they own; ours stays closed to them.
+    let theirs = tempfile::tempdir().unwrap();
+    let at = |name: &str| theirs.path().join(name);
+    let names = ["tiny.model", "set", "guess.toml", "take.toml"];
+    let mut copied = Command::new("cp");
+    copied.arg("-r").args(names.map(|name| case.path(name)));
+    copied.arg(env!("CARGO_BIN_EXE_partita")).arg(theirs.path());
+    assert!(copied.status().unwrap().success());
+    let mut owned = Command::new("chown");
+    let owned = owned.args(["-R", "65534:65534"]).arg(theirs.path());
+    assert!(owned.status().unwrap().success());
+    let attack = |run: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.arg(at("partita")).args(["train", run]);
+        let command = command
+            .current_dir(theirs.path())
+            .env("HOME", theirs.path());
+        let output = command.env_remove("XDG_CACHE_HOME").output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = attack("guess.toml");
+    assert!(text.contains("has another secret"), "{text}");
+    // The settings that differ are not told.
+    assert!(!text.contains("seed"), "{text}");
+    let text = attack("take.toml");
+    assert!(text.contains("ermission denied"), "{text}");
+    let said = loader.end();
+    assert!(said.contains("it has another secret"), "{said}");
 }
