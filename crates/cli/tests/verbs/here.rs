@@ -142,3 +142,31 @@ fn this_machine_is_measured_once() {
     );
     assert!(fs::read(&path).unwrap().len() > written.len());
 }
+
+/// A given strategy measures nothing, and `auto` only within its budget: the other kernels are estimated.
+#[test]
+fn trainings_measure_no_more_than_they_may() {
+    let case = Case::new();
+    let given = fs::read_to_string(case.run_file("run.toml", 1, "ranks = 2")).unwrap();
+    let given = given.replace("data=1", "data=2");
+    let cache = case.path("cache");
+    let train = |strategy: &str, more: &[&str]| -> Option<Value> {
+        let text = given.replace("data=2", strategy);
+        fs::write(case.path("run.toml"), text).unwrap();
+        let mut command = partita(&["train", "run.toml", "--overwrite"]);
+        command.args(more).current_dir(case.folder());
+        let output = command.env("XDG_CACHE_HOME", &cache).output().unwrap();
+        assert!(output.status.success(), "{}", error_text(&output));
+        let predicted = fs::read_to_string(case.path("out/prediction.json")).ok()?;
+        Some(serde_json::from_str(&predicted).unwrap())
+    };
+    assert_eq!(train("data=2", &[]), None);
+    assert!(!cache.join("partita/measured.sqlite").exists());
+    let share = |prediction: &Value, basis: &str| prediction["known"][basis].as_f64();
+    let hasty = train("auto", &["--budget", "1ms"]).expect("a choice predicts");
+    let estimated = ["estimated", "outside"].map(|basis| share(&hasty, basis).unwrap_or(0.0));
+    assert!(estimated.iter().sum::<f64>() > 0.0, "{hasty}");
+    // Few repeats do not stand for a measurement that is asked for.
+    let asked = train("data=2", &["--prediction"]).expect("it is asked for");
+    assert!(share(&asked, "measured") > Some(0.999), "{asked}");
+}
