@@ -4,7 +4,7 @@ use crate::case::{Case, PARTITA, alone, signal, wait};
 use crate::launchers::{Launcher, NAMES, launcher};
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -329,21 +329,31 @@ fn a_job_that_is_stopped_while_it_starts_goes_on() {
         Job::spawn(command, launcher.name, &script, "depth=4", case)
     };
     let jobs: Vec<Job> = launchers.iter().map(start).collect();
-    // Not opened before the rank has opened its end; with O_NONBLOCK as Linux has it.
+    // It opens once the shell of the rank has opened its end.
     let open = |job: &Job| {
-        let begun = Instant::now();
-        loop {
-            let mut options = fs::File::options();
-            options.write(true).custom_flags(0o4000);
-            match options.open(job.case.path("slow/pipe")) {
-                Ok(pipe) => return pipe,
-                Err(error) => assert!(begun.elapsed() < Duration::from_secs(60), "{error}"),
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let mut options = fs::File::options();
+        options
+            .write(true)
+            .open(job.case.path("slow/pipe"))
+            .unwrap()
     };
     let pipes: Vec<fs::File> = jobs.iter().map(open).collect();
-    std::thread::sleep(Duration::from_millis(500));
+    // The rank has read the run file once it opens its standard input again, as its model.
+    for job in &jobs {
+        let begun = Instant::now();
+        let pipe = job.case.path("slow/pipe").canonicalize().unwrap();
+        let opened = || {
+            let held = fs::read_dir(format!("/proc/{}/fd", job.pid(3)))
+                .into_iter()
+                .flatten();
+            let held = held.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+            held.filter(|path| *path == pipe).count()
+        };
+        while opened() < 2 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{}", job.name);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
     stop_all(&jobs);
     for (job, mut pipe) in jobs.iter().zip(pipes) {
         let model = fs::read(job.case.path("tiny.model")).unwrap();

@@ -196,7 +196,7 @@ fn a_calibration_that_cannot_be_says_what_can() {
     }
     for (machine, word) in [
         (".", "it is a folder"),
-        ("/dev/zero", "more than 64 MiB"),
+        ("/dev/zero", "not a regular file"),
         ("here.toml", "here.toml"),
     ] {
         let line = "predict small.model --ranks 1 --batch 2 --strategy data=1 --machine";
