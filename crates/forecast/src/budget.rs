@@ -151,11 +151,11 @@ mod tests {
     fn a_training_gives_a_tenth_of_its_shortest_prediction() {
         let budget = MeasuringBudget::of_training(1000);
         assert_eq!(budget.whole(), Some(LEAST));
-        budget.predicted(Seconds(0.4));
-        assert_eq!(budget.whole(), Some(Seconds(40.0)));
-        budget.predicted(Seconds(0.2));
+        budget.predicted(Seconds(0.5));
+        assert_eq!(budget.whole(), Some(Seconds(50.0)));
+        budget.predicted(Seconds(0.25));
         budget.predicted(Seconds(9.0));
-        assert_eq!(budget.whole(), Some(Seconds(20.0)));
+        assert_eq!(budget.whole(), Some(Seconds(25.0)));
         budget.predicted(Seconds(1e-4));
         assert_eq!(budget.whole(), Some(LEAST));
         let long = MeasuringBudget::of_training(1 << 40);
