@@ -231,9 +231,9 @@ impl<'a> Pass<'a> {
                     unsafe {
                         let scratch = scratch.get().add(thread * layout.elements());
                         let (head, packed) = self.head(kind.level, head, layout, scratch);
-                        packed.iter().for_each(|one| one.gather());
+                        packed.iter().flatten().for_each(|one| one.gather());
                         of_head(&head);
-                        packed.iter().for_each(|one| one.scatter());
+                        packed.iter().flatten().for_each(|one| one.scatter());
                     }
                     poll.tick(flops);
                 }
@@ -249,10 +249,11 @@ impl<'a> Pass<'a> {
         number: usize,
         layout: Scratch,
         scratch: *mut f32,
-    ) -> (Head, Vec<Packed<'a>>) {
+    ) -> (Head, [Option<Packed<'a>>; PACKED_MAX]) {
         let (n, head) = (number / self.heads.heads, number % self.heads.heads);
         let channels = self.inputs[0].grid.channels / self.heads.heads;
-        let mut packed = Vec::new();
+        let mut packed = [const { None }; PACKED_MAX];
+        let mut count = 0;
         // SAFETY: the scratch has what is packed after what products need.
         let mut next = unsafe { scratch.add(layout.of_products()) };
         let mut of = |rows: Rows<'a>, is_written: bool| {
@@ -272,7 +273,7 @@ impl<'a> Pass<'a> {
             };
             // SAFETY: as above.
             next = unsafe { next.add(rows.grid.extent.iter().product::<usize>() * channels) };
-            packed.push(Packed {
+            packed[count] = Some(Packed {
                 rows,
                 n,
                 first: head * channels,
@@ -280,6 +281,7 @@ impl<'a> Pass<'a> {
                 matrix,
                 is_written,
             });
+            count += 1;
             matrix
         };
         let [q, k, v] = self.inputs;
@@ -304,6 +306,9 @@ impl<'a> Pass<'a> {
         (head, packed)
     }
 }
+
+/// q, k, v and y, and the gradients of the first three.
+const PACKED_MAX: usize = 7;
 
 /// Whether the positions of a sample lie at one distance.
 fn is_evenly_apart(grid: &Grid) -> bool {

@@ -1,6 +1,6 @@
 //! Trainings by their command line.
 
-use crate::train::{AutoError, Mismatch, OutputError, TrainError, TrainRequest};
+use crate::train::{AutoError, Mismatch, OutputError, PredictionChoice, TrainError, TrainRequest};
 use partita_data::{DatasetSpec, DatasetWriter, Kind, Split};
 use partita_forecast::StrategyChoice;
 use partita_formats::{DType, Layout, Samples};
@@ -113,6 +113,7 @@ fn trained(folder: &TempDir, cancel: &Arc<AtomicBool>) -> Result<Value, TrainErr
 fn request(folder: &TempDir) -> TrainRequest {
     TrainRequest {
         run_file: folder.path().join("run.toml"),
+        prediction: PredictionChoice::Asked,
         ..TrainRequest::default()
     }
 }

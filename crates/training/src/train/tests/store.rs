@@ -306,6 +306,7 @@ fn a_prediction_takes_samples_from_where_the_run_does() {
     for machine in [Some("lassen"), None] {
         let request = TrainRequest {
             machine: machine.map(str::to_owned),
+            prediction: PredictionChoice::Asked,
             ..of(2, "data=2")
         };
         let step = |request: &TrainRequest, input: &str| {
