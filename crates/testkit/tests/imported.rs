@@ -217,7 +217,10 @@ impl Case {
         let mut judged = Vec::new();
         for texts in groups {
             let strategies = texts.iter().map(|text| text.parse().unwrap());
-            let mut possible = strategies.filter(|one: &Strategy| one.check(graph, batch).is_ok());
+            // Stages are told apart by their parameters.
+            let has_stages = |one: &Strategy| one.stages.is_empty() || !graph.parameters.is_empty();
+            let mut possible = strategies
+                .filter(|one: &Strategy| has_stages(one) && one.check(graph, batch).is_ok());
             let Some(strategy) = possible.next() else {
                 judged.push(format!("no {}", texts[0]));
                 continue;
