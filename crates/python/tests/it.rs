@@ -31,9 +31,8 @@ fn package() -> tempfile::TempDir {
             fs::copy(&file, package.join(file.file_name().unwrap())).unwrap();
         }
     }
-    // The library lies beside the folder of the tests.
-    let built = env::current_exe().unwrap();
-    let built = built.ancestors().nth(2).unwrap().join("lib_partita.so");
+    // The library lies beside the test.
+    let built = env::current_exe().unwrap().with_file_name("lib_partita.so");
     fs::copy(built, package.join("_partita.abi3.so")).unwrap();
     folder
 }
