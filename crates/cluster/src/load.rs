@@ -9,12 +9,17 @@ use partita_files::read_piped_text;
 use std::path::{Path, PathBuf};
 
 /// The machine files of this repository, so that the binary works from any folder.
-const BUILT_IN: [(&str, &str); 13] = [
+const BUILT_IN: [(&str, &str); 16] = [
     ("abci", include_str!("../../../machines/abci.toml")),
+    ("dgx-1", include_str!("../../../machines/dgx-1.toml")),
     ("dgx-a100", include_str!("../../../machines/dgx-a100.toml")),
     ("dgx-b200", include_str!("../../../machines/dgx-b200.toml")),
     ("dgx-h100", include_str!("../../../machines/dgx-h100.toml")),
     ("dgx-h200", include_str!("../../../machines/dgx-h200.toml")),
+    (
+        "el-capitan",
+        include_str!("../../../machines/el-capitan.toml"),
+    ),
     ("frontera", include_str!("../../../machines/frontera.toml")),
     ("frontier", include_str!("../../../machines/frontier.toml")),
     ("fugaku", include_str!("../../../machines/fugaku.toml")),
@@ -32,6 +37,10 @@ const BUILT_IN: [(&str, &str); 13] = [
         include_str!("../../../machines/perlmutter.toml"),
     ),
     ("summit", include_str!("../../../machines/summit.toml")),
+    (
+        "tesla-p40",
+        include_str!("../../../machines/tesla-p40.toml"),
+    ),
 ];
 
 impl Machine {

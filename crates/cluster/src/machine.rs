@@ -126,6 +126,9 @@ pub struct Efficiency {
     pub conv3d: ConvEfficiency,
     /// Memory-bound kernels (activation, pooling, normalization), of the peak memory bandwidth.
     pub memory_bound: Fact<Share>,
+    /// Factor on the shares of 2D windows of 3 x 3 in f32, where libraries save flops by Winograd's algorithm; absent
+    /// if they save none.
+    pub winograd: Option<Fact<Share>>,
     /// Convolutions in TF32, of its peak.
     pub tf32: PrecisionEfficiency,
     /// Convolutions in bf16, of its peak.
@@ -380,6 +383,7 @@ impl Efficiency {
             conv2d,
             conv3d,
             memory_bound,
+            winograd: None,
             tf32: PrecisionEfficiency::default(),
             bf16: PrecisionEfficiency::default(),
             f16: PrecisionEfficiency::default(),
@@ -497,6 +501,7 @@ table!(Tiles {
 
 table!(Efficiency {
     memory_bound if at_most_all("no kernel moves bytes faster than the peak"),
+    winograd,
     conv2d,
     conv3d,
     tf32,

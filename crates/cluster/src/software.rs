@@ -79,6 +79,11 @@ pub struct SoftwareKernels {
     /// Time of activations, sums and other operations on single elements, in times of what their memory traffic takes.
     /// Below 1 where the library computes them inside other kernels, in training too.
     pub pointwise: Option<Fact<Factor>>,
+    /// The same for group, instance and layer norms.
+    pub group_norm: Option<Fact<Factor>>,
+    /// What a kernel takes however small it is, with all that the framework does for each; updates and padding are
+    /// left out. Absent if it is what a launch on the device takes.
+    pub start: Option<Fact<Seconds>>,
     /// How kernels speed up when a layer is split.
     pub split: KernelSplit,
     /// Kernels of its own on GPUs; absent if it uses the vendor's libraries, whose rates machine files hold.
@@ -216,7 +221,14 @@ table!(SumFit {
 });
 
 table!(Redistribution { backward });
-table!(SoftwareKernels or default { batch_norm, pointwise, split, gpu });
+table!(SoftwareKernels or default {
+    batch_norm,
+    pointwise,
+    group_norm,
+    start,
+    split,
+    gpu
+});
 table!(KernelSplit or default { filter, channel, space });
 
 table!(GpuKernels {

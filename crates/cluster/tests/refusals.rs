@@ -217,10 +217,12 @@ fn unknown_names_list_those_that_exist() {
                 available,
                 &[
                     "abci",
+                    "dgx-1",
                     "dgx-a100",
                     "dgx-b200",
                     "dgx-h100",
                     "dgx-h200",
+                    "el-capitan",
                     "frontera",
                     "frontier",
                     "fugaku",
@@ -228,7 +230,8 @@ fn unknown_names_list_those_that_exist() {
                     "lassen",
                     "pascal-roce",
                     "perlmutter",
-                    "summit"
+                    "summit",
+                    "tesla-p40"
                 ]
             );
             assert_eq!(nearest.as_deref(), Some("lassen"));

@@ -5,7 +5,7 @@
 )]
 
 use partita_cluster::{
-    AdaptersUsed, Basis, Exchange, Exponent, Fact, Factor, KernelSplit, Machine, NeighborExchange,
+    AdaptersUsed, Basis, Exchange, Exponent, Fact, Factor, KernelSplit, LayerPrecision, Machine, NeighborExchange,
     Redistribution, Share, Software, SoftwareKernels, SoftwareSums, SumFit,
 };
 use partita_oracle::{Costs, MachineCosts, SampleRead};
@@ -23,8 +23,12 @@ fn fact<T>(value: T) -> Fact<T> {
     }
 }
 
+/// Lassen, with rates that no shape changes.
 fn machine() -> Machine {
-    Machine::load("lassen", &[]).unwrap()
+    let mut machine = Machine::load("lassen", &[]).unwrap();
+    machine.device.tiles = None;
+    machine.device.efficiency.winograd = None;
+    machine
 }
 
 /// This runtime, without its store.
@@ -153,11 +157,17 @@ fn what_was_measured_on_the_machine_comes_first() {
 enum Kind {
     Convolution,
     BatchNorm,
+    GroupNorm,
     Sum,
+    Fill,
 }
 
 /// A convolution whose filters are split `ways` ways, or a batch norm of its output.
 fn kernel(ways: usize, kind: Kind, software: Software) -> f64 {
+    kernel_with(ways, kind, &costs(software))
+}
+
+fn kernel_with(ways: usize, kind: Kind, costs: &MachineCosts) -> f64 {
     let buffer = |extent: [usize; 5], split: bool| {
         let mut shape = extent;
         let mut axes = [AxisList::NONE; 5];
@@ -197,6 +207,14 @@ fn kernel(ways: usize, kind: Kind, software: Software) -> f64 {
             sums: view(2, y),
             accumulate: false,
         },
+        Kind::GroupNorm => Kernel::GroupNormStatistics {
+            x: view(2, y),
+            sums: view(2, y),
+        },
+        Kind::Fill => Kernel::Fill {
+            target: view(2, y),
+            value: 0.0,
+        },
         Kind::Sum => Kernel::Add {
             a: view(2, y),
             b: view(2, y),
@@ -221,7 +239,7 @@ fn kernel(ways: usize, kind: Kind, software: Software) -> f64 {
         buffers: &buffers,
     };
     let count = Count::of_kernel(&kernel, &buffers);
-    let cost = costs(software).kernel(&shape, &Algorithm::unpinned(), &count);
+    let cost = costs.kernel(&shape, &Algorithm::unpinned(), &count);
     // Without its start.
     cost.unwrap().alone.0 - 5e-6
 }
@@ -263,6 +281,38 @@ fn batch_norms_take_their_factor() {
         kernel(1, Kind::Convolution, software),
         kernel(1, Kind::Convolution, own())
     );
+}
+
+#[test]
+fn group_norms_take_their_factor() {
+    let software = kernels(|it| it.group_norm = Some(fact(Factor(2.0))));
+    let ratio = kernel(1, Kind::GroupNorm, software.clone()) / kernel(1, Kind::GroupNorm, own());
+    assert!((ratio - 2.0).abs() < 1e-6, "{ratio}");
+    let norm = |software| kernel(1, Kind::BatchNorm, software);
+    assert_eq!(norm(software), norm(own()));
+}
+
+#[test]
+fn small_kernels_take_what_the_framework_takes_but_padding_does_not() {
+    let with = |start: f64| kernels(|it| it.start = Some(fact(Seconds(start))));
+    for kind in [Kind::Convolution, Kind::GroupNorm, Kind::Sum] {
+        let more = kernel(1, kind, with(35e-6)) - kernel(1, kind, own());
+        assert!((more - 30e-6).abs() < 1e-12, "{more}");
+    }
+    assert_eq!(kernel(1, Kind::Fill, with(35e-6)), kernel(1, Kind::Fill, own()));
+}
+
+#[test]
+fn windows_of_3_x_3_save_arithmetic_in_f32_alone() {
+    let mut saving = machine();
+    saving.device.efficiency.winograd = Some(fact(Share(2.0)));
+    let seconds = |machine: Machine, precision| {
+        let costs = MachineCosts::new(machine, own());
+        kernel_with(1, Kind::Convolution, &costs.with_precision(precision).unwrap())
+    };
+    let ratio = |precision| seconds(machine(), precision) / seconds(saving.clone(), precision);
+    assert!((ratio(LayerPrecision::F32) - 2.0).abs() < 1e-6);
+    assert_eq!(ratio(LayerPrecision::F16), 1.0);
 }
 
 #[test]

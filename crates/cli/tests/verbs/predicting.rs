@@ -168,7 +168,7 @@ fn machines_are_found_by_path_and_refused_by_name() {
         ("lasen", "help: try `lassen`"),
         (
             "leonardo",
-            "abci, dgx-a100, dgx-b200, dgx-h100, dgx-h200, frontera, frontier, fugaku, juwels-booster, lassen, pascal-roce, perlmutter, summit",
+            "abci, dgx-1, dgx-a100, dgx-b200, dgx-h100, dgx-h200, el-capitan, frontera, frontier, fugaku, juwels-booster, lassen, pascal-roce, perlmutter, summit, tesla-p40",
         ),
         ("no/such.toml", "cannot be read"),
     ] {
@@ -623,18 +623,21 @@ fn each_machine_predicts_in_the_precisions_that_it_has() {
     let half = ["f32", "f16"].as_slice();
     for (machine, precisions) in [
         ("abci", ["f32"].as_slice()),
+        ("dgx-1", half),
         ("dgx-a100", &["f32", "tf32", "bf16", "f16"]),
         ("dgx-b200", &["f32", "tf32", "bf16", "f16"]),
         ("dgx-h100", &["f32", "tf32", "bf16", "f16"]),
         ("dgx-h200", &["f32", "tf32", "bf16", "f16"]),
+        ("el-capitan", &["f32", "tf32", "bf16", "f16"]),
         ("frontera", &["f32"]),
         ("frontier", &["f32", "bf16", "f16"]),
         ("fugaku", half),
         ("juwels-booster", &["f32", "tf32", "bf16", "f16"]),
-        ("lassen", &["f32"]),
+        ("lassen", half),
         ("pascal-roce", half),
         ("perlmutter", &["f32", "tf32", "bf16", "f16"]),
         ("summit", half),
+        ("tesla-p40", &["f32"]),
     ] {
         for model in ["resnet50@64", "cosmoflow@64"] {
             let rates: Vec<f64> = precisions

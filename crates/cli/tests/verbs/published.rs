@@ -29,6 +29,8 @@ pub struct Table {
     mean_error_max: Option<f64>,
     /// The same over the rows that are only shown: it keeps them from getting worse.
     shown_error_max: Option<f64>,
+    /// The same over the rows that files were fitted to.
+    fit_error_max: Option<f64>,
     /// Mean error of the authors' own model, where it is known over more points than the rows.
     authors_mean_error: Option<f64>,
     /// What rows have in common that are ranked among each other.
@@ -296,6 +298,7 @@ fn check_errors(table: &Table, cases: &[Case]) {
     for (most, r#use) in [
         (table.mean_error_max, Use::Predict),
         (table.shown_error_max, Use::Show),
+        (table.fit_error_max, Use::Fit),
     ] {
         let Some(most) = most else {
             continue;
@@ -410,6 +413,11 @@ fn cosmoflow_on_another_machine() {
 #[test]
 fn resnet_in_each_precision() {
     check("kernel-rates");
+}
+
+#[test]
+fn networks_on_one_gpu() {
+    check("gpu-rows");
 }
 
 #[test]

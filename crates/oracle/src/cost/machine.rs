@@ -116,7 +116,10 @@ impl MachineCosts {
                         let reached = saturation::saturation(extents, pass, half);
                         FlopsPerSecond(self.rate(shares, pass).0 * reached)
                     }
-                    None => self.tiled(self.rate(shares, pass), &product),
+                    None => {
+                        let rate = self.rate(shares, pass).0 * self.saved(spatial_dims, &product);
+                        self.tiled(FlopsPerSecond(rate), &product)
+                    }
                 }
             }
             RateClass::Linear { pass, product } => {
@@ -133,6 +136,14 @@ impl MachineCosts {
         let peak = device.peak(self.precision);
         let peak = peak.unwrap_or(device.peak_flops_f32.value);
         FlopsPerSecond(peak.0 * shares.by_pass(conv_pass(pass)).0)
+    }
+
+    /// By how many times the arithmetic of direct convolution exceeds what a library needs.
+    fn saved(&self, spatial_dims: usize, product: &Product) -> f64 {
+        let is_3x3 = spatial_dims == 2 && product.taps == 9;
+        let applies = is_3x3 && self.precision == LayerPrecision::F32;
+        let factor = self.machine.device.efficiency.winograd.as_ref();
+        factor.filter(|_| applies).map_or(1.0, |it| it.value.0)
     }
 
     fn tiled(&self, rate: FlopsPerSecond, product: &Product) -> FlopsPerSecond {
@@ -166,8 +177,11 @@ impl MachineCosts {
         }
     }
 
-    fn launch(&self) -> Result<Seconds, CostError> {
+    fn launch(&self, shape: &KernelShape<'_>) -> Result<Seconds, CostError> {
         let device = &self.machine.device;
+        if let (Some(start), ProcessorKind::Gpu) = (self.software.start(shape), device.kind) {
+            return Ok(start);
+        }
         match (&device.kernel_start, device.kind) {
             (Some(start), ProcessorKind::Gpu | ProcessorKind::Cpu) => Ok(start.value),
             // On a host processor a kernel is a function call.
@@ -311,7 +325,7 @@ impl Costs for MachineCosts {
             arithmetic,
             Bytes(traffic.round() as u64),
             memory,
-            self.launch()?,
+            self.launch(shape)?,
         )))
     }
 

@@ -3,7 +3,7 @@
 use super::collective::CommTime;
 use partita_cluster::{Allreduce, Exchange, LinkKind, Machine, Software};
 use partita_program::{Family, KernelShape};
-use partita_space::Axis;
+use partita_space::{Axis, Seconds};
 
 /// The costs of a software profile on a machine. Fits in the machine's file were measured there and come before
 /// those of the profile.
@@ -71,13 +71,12 @@ impl SoftwareCosts {
         let factor = match shape.kernel.parts()[0].family() {
             Family::BatchNorm => self.software.kernels.batch_norm.as_ref(),
             Family::Pointwise => self.software.kernels.pointwise.as_ref(),
+            Family::LayerNorm | Family::GroupNorm => self.software.kernels.group_norm.as_ref(),
             Family::Fused
             | Family::Contents
             | Family::Convolution
             | Family::Pool
             | Family::Resample
-            | Family::LayerNorm
-            | Family::GroupNorm
             | Family::Linear
             | Family::Sequence
             | Family::Loss
@@ -90,6 +89,27 @@ impl SoftwareCosts {
             }
         }
         slowdown
+    }
+
+    /// What any kernel takes, however small, if the software says so. Updates are taken to be computed together, and
+    /// padding within the kernel that reads it.
+    pub fn start(&self, shape: &KernelShape<'_>) -> Option<Seconds> {
+        let start = self.software.kernels.start.as_ref()?;
+        let is_own = match shape.kernel.parts()[0].family() {
+            Family::Update | Family::Contents => false,
+            Family::BatchNorm
+            | Family::Pointwise
+            | Family::Fused
+            | Family::Convolution
+            | Family::Pool
+            | Family::Resample
+            | Family::LayerNorm
+            | Family::GroupNorm
+            | Family::Linear
+            | Family::Sequence
+            | Family::Loss => true,
+        };
+        is_own.then_some(start.value)
     }
 
     /// A gather with the way back.
