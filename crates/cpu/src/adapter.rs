@@ -4,6 +4,7 @@ mod class_loss;
 mod convolution;
 mod dropout;
 mod element_loss;
+mod expected;
 mod fused;
 mod group_norm;
 mod linear;

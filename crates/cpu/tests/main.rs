@@ -10,6 +10,7 @@ mod bf16;
 mod convolution;
 mod elementwise;
 mod equality;
+mod expected;
 mod fourier;
 mod fusion;
 mod pool;

@@ -1,7 +1,7 @@
 //! The menu of kernels: which implementations a backend offers.
 
 use crate::{Algorithm, Buffer, Configuration, Kernel};
-use partita_space::Bytes;
+use partita_space::{Bytes, Seconds};
 
 /// A kernel with the buffers of its views: all that an implementation can depend on.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +44,12 @@ pub trait Menu {
     /// All implementations of the undivided kernel, that of [`Self::choose`] first.
     fn implementations(&self, shape: &KernelShape<'_>) -> Result<Vec<Choice>, MenuError> {
         Ok(vec![self.choose(shape)?])
+    }
+
+    /// The time that an implementation of the undivided kernel is expected to take, to compare it with the others
+    /// where none was measured. None where the menu has no model of it.
+    fn expected(&self, _shape: &KernelShape<'_>, _method: &str) -> Option<Seconds> {
+        None
     }
 
     /// A configuration of the kernel with its workspace, the largest of its micro-batches; none if an implementation

@@ -1,6 +1,7 @@
 //! The kernel catalog of the CPU backend, with the workspace of each kernel.
 
 use super::convolution::convolution;
+use super::expected::expected;
 use super::method::Method;
 use super::native::is_native;
 use super::operand::{grid, rows};
@@ -32,7 +33,7 @@ use partita_program::{
     Algorithm, Buffer, Choice, Dtype, Family, Kernel, KernelShape, Menu, MenuError, Role, View,
     Widened,
 };
-use partita_space::Bytes;
+use partita_space::{Bytes, Seconds};
 
 /// The catalog of [`super::CpuKernels`] on teams with these threads and level.
 ///
@@ -90,6 +91,13 @@ impl Menu for CpuMenu {
         });
         let others = others.map(|method| self.choice(shape, method));
         Ok(std::iter::once(usual).chain(others).collect())
+    }
+
+    fn expected(&self, shape: &KernelShape<'_>, method: &str) -> Option<Seconds> {
+        let method = Method::named(method)?;
+        let is_offered =
+            method == Method::Direct || is_method_offered(method, shape.kernel, shape.buffers);
+        is_offered.then(|| expected(self.team(), shape, method))?
     }
 }
 

@@ -50,6 +50,16 @@ fn transform(conv: &Convolution, channels: (usize, usize), written: &Grid) -> Tr
     Transform::Fourier(extents::tile(conv, channels, written))
 }
 
+/// Multiply-adds of one element in which a convolution of channels that are read to those that are written, or whose
+/// gradients are read, is expected to be done.
+pub(crate) fn fourier_multiply_adds(
+    conv: &Convolution,
+    channels: (usize, usize),
+    written: &Grid,
+) -> f64 {
+    extents::fastest(conv, channels, written).0 as f64
+}
+
 /// Bound of the error of all three directions, for random inputs and weights of mean zero: the root
 /// mean square error of the outputs over the root mean square of the exact ones.
 ///

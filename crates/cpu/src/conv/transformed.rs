@@ -128,7 +128,7 @@ pub(crate) fn pack(
     })
 }
 
-fn filter_plan(
+pub(crate) fn filter_plan(
     team: TeamKind,
     conv: &Convolution,
     source: &Source,
@@ -326,7 +326,7 @@ pub(crate) fn gradient(
     Ok(work)
 }
 
-fn gradient_plan(
+pub(crate) fn gradient_plan(
     team: TeamKind,
     transform: Transform,
     conv: &Convolution,

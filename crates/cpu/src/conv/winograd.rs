@@ -9,6 +9,7 @@
 pub(crate) mod maps;
 pub(crate) mod nest;
 pub(crate) mod tile;
+pub(crate) mod work;
 
 use crate::conv::convolution::{Convolution, Weights};
 use crate::conv::epilogue::Epilogue;

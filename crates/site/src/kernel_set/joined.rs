@@ -8,7 +8,7 @@ use partita_program::{
     MenuError, View,
 };
 use partita_run::{Inputs, KernelTally, Kernels, Memory, RunError};
-use partita_space::{Bytes, Rank};
+use partita_space::{Bytes, Rank, Seconds};
 use std::sync::Arc;
 
 /// What a library adds to the kernels of a backend.
@@ -92,6 +92,10 @@ impl Menu for JoinedMenu {
         let supplements = self.supplements.iter();
         all.extend(supplements.filter_map(|by| self.supplied(&**by, shape)));
         Ok(all)
+    }
+
+    fn expected(&self, shape: &KernelShape<'_>, method: &str) -> Option<Seconds> {
+        self.usual.expected(shape, method)
     }
 
     fn fuses(&self) -> bool {

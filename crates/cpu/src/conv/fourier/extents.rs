@@ -18,6 +18,15 @@ const POINTS_FAR: u128 = 600;
 /// The tile that is expected to be the fastest for a box that is written, from channels that are read
 /// to those that are written; the smallest of equals.
 pub(super) fn tile(conv: &Convolution, channels: (usize, usize), written: &Grid) -> FourierTile {
+    fastest(conv, channels, written).1
+}
+
+/// That tile after its expected time, in multiply-adds of a product.
+pub(super) fn fastest(
+    conv: &Convolution,
+    channels: (usize, usize),
+    written: &Grid,
+) -> (u128, FourierTile) {
     let dims = order(conv);
     let k = dims.map(|dim| conv.window.kernel[dim]);
     let written = Ordered::new(written, dims);
@@ -37,8 +46,7 @@ pub(super) fn tile(conv: &Convolution, channels: (usize, usize), written: &Grid)
             }
         }
     }
-    let (_, tile) = fastest.unwrap_or_else(|| panic!("no tile of {conv:?}"));
-    tile
+    fastest.unwrap_or_else(|| panic!("no tile of {conv:?}"))
 }
 
 /// Expected time, in multiply-adds of a product.

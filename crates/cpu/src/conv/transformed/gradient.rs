@@ -115,6 +115,11 @@ impl Plan {
         self.points * self.weights.point
     }
 
+    /// Tiles of all outputs, and blocks of them.
+    pub(crate) fn tiles_and_blocks(&self) -> (usize, usize) {
+        (self.tiles, self.tiles.div_ceil(self.block))
+    }
+
     pub(crate) fn elements(&self) -> usize {
         let block = self.points * (self.inputs.point + self.gradients.point);
         let parts = self.part.map_or(1, |_| self.threads);
