@@ -15,7 +15,7 @@ use partita_program::{
 use partita_site::kernel_set::{KernelSet, Precision, Processing};
 use partita_site::{Context, Event, Host, Ranks, setting};
 use partita_space::{Bytes, Seconds};
-use partita_tune::{Catalog, DivisionPolicy, KernelKey, Measurements};
+use partita_tune::{Catalog, CatalogMenu, DivisionPolicy, KernelKey, Measurements};
 use serde::Serialize;
 
 /// A training whose kernels are to be tuned.
@@ -80,6 +80,10 @@ pub struct TunedKernel {
     pub undivided: Option<TunedPoint>,
     /// What the program pins.
     pub choice: Option<TunedPoint>,
+    /// What it would pin in any workspace if nothing had been measured.
+    pub expected: String,
+    /// The implementations that were measured, undivided, the usual one first.
+    pub implementations: Vec<TunedPoint>,
     /// The configurations worth having, by ascending workspace.
     pub frontier: Vec<TunedPoint>,
 }
@@ -166,6 +170,7 @@ pub fn tune(context: &Context, request: &TuneRequest) -> Result<Tuned, PlanningE
         Some(facts) => (Some(facts.name.clone()), "OpenCL"),
         None => (host.processor, host.simd),
     };
+    let unmeasured = CatalogMenu::new(kernels.menu_with(&processing), Catalog::default());
     Ok(Tuned {
         model: graph.name.clone(),
         batch: training.batch,
@@ -175,7 +180,7 @@ pub fn tune(context: &Context, request: &TuneRequest) -> Result<Tuned, PlanningE
         policy: request.policy.name(),
         processor,
         simd,
-        kernels: tuned_kernels(&chosen, &times, &*menu),
+        kernels: tuned_kernels(&chosen, &times, (&*menu, &unmeasured)),
         steps: steps?,
     })
 }
@@ -315,7 +320,11 @@ fn tuned_step(
     }
 }
 
-fn tuned_kernels(program: &Program, times: &Times, menu: &dyn Menu) -> Vec<TunedKernel> {
+fn tuned_kernels(
+    program: &Program,
+    times: &Times,
+    (menu, unmeasured): (&dyn Menu, &dyn Menu),
+) -> Vec<TunedKernel> {
     let body = program.body(0);
     let kernel = |(task, shape): (&Task, KernelShape<'_>)| {
         let point = |configuration: &Configuration| {
@@ -333,6 +342,9 @@ fn tuned_kernels(program: &Program, times: &Times, menu: &dyn Menu) -> Vec<Tuned
             .iter()
             .min_by(|a, b| a.seconds.0.total_cmp(&b.seconds.0));
         let choice = pinned(task, body).and_then(|(name, _)| point(&name.parse().ok()?));
+        let expected = unmeasured.fastest_within(&shape, Bytes(u64::MAX));
+        let usual = implementations.first().map(|choice| &choice.algorithm);
+        let expected = expected.as_ref().map(|choice| &choice.algorithm).or(usual);
         let frontier = times.catalog.frontier(menu, &shape);
         let frontier = frontier.points().iter();
         TunedKernel {
@@ -342,6 +354,8 @@ fn tuned_kernels(program: &Program, times: &Times, menu: &dyn Menu) -> Vec<Tuned
             undivided: fastest.cloned(),
             usual: points.first().cloned(),
             choice,
+            expected: expected.map_or_else(String::new, |algorithm| algorithm.0.clone()),
+            implementations: points.clone(),
             frontier: frontier
                 .filter_map(|one| point(&one.configuration))
                 .collect(),

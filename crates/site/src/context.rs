@@ -174,15 +174,13 @@ impl Context {
         })
     }
 
-    /// The kernels of ranks on this machine, with all measured configurations.
+    /// The kernels of ranks on this machine, with all measured configurations, and with those that are expected to be
+    /// faster where none was measured.
     pub fn menu(&self, kernels: KernelSet, ranks: &Ranks) -> Box<dyn Menu + Sync> {
         let catalog = match self.shared.get() {
             Some(catalog) => catalog.clone(),
             None => self.catalog(kernels, ranks),
         };
-        if catalog.is_empty() {
-            return kernels.menu(ranks.threads, self.level());
-        }
         let menu = if catalog.uses(NAME) {
             kernels.menu_with(&self.processing(ranks.threads))
         } else {

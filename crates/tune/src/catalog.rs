@@ -1,4 +1,4 @@
-//! The catalog of measured kernels, from which lowering pins.
+//! The catalog of kernels, from which lowering pins: measured times, and expected ones where nothing was measured.
 
 use crate::{Frontier, FrontierPoint, Measurements, divide};
 use partita_program::{Choice, Configuration, KernelShape, Menu, MenuError};
@@ -10,6 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A share of the time that measurements differ by for no reason: a configuration that gains less is not used in
 /// place of the usual one.
 const GAIN_MIN: f64 = 0.02;
+
+/// The same for expected times, which are less sure.
+const EXPECTED_GAIN_MIN: f64 = 0.1;
 
 /// Measured times of kernels: by signature, then by configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -24,11 +27,6 @@ impl Catalog {
         Self {
             kernels: measurements.kernels.clone(),
         }
-    }
-
-    /// Whether no kernel leaves a choice.
-    pub fn is_empty(&self) -> bool {
-        self.kernels.values().all(|times| times.len() < 2)
     }
 
     /// Whether any configuration has micro-batches of an implementation.
@@ -64,12 +62,40 @@ impl Catalog {
     }
 }
 
-/// A menu with the measured configurations of a catalog.
+/// A menu that pins by the measured configurations of a catalog, and where none was measured, by expected times.
+///
+/// A configuration takes the place of the usual one if it is faster by a margin. That of expected times is wider, so that
+/// they choose nothing that is slower.
 pub struct CatalogMenu<'m> {
     menu: Box<dyn Menu + Sync + 'm>,
     catalog: Catalog,
-    /// Frontiers by signature, as they were asked for.
-    known: Mutex<BTreeMap<String, Arc<Frontier>>>,
+    /// By signature, as they were asked for; none for kernels that leave no choice.
+    known: Mutex<BTreeMap<String, Option<Arc<Options>>>>,
+}
+
+/// What a kernel has to choose from.
+struct Options {
+    frontier: Frontier,
+    /// Those of the points of the frontier; none for the usual one.
+    choices: Vec<Option<Choice>>,
+    /// Workspace of the usual implementation, and its time if that is known.
+    usual: (Bytes, Option<Seconds>),
+    gain_min: f64,
+}
+
+impl Options {
+    fn fastest_within(&self, limit: Bytes) -> Option<Choice> {
+        let fits = |point: &&FrontierPoint| point.workspace <= limit;
+        let fastest = self.frontier.points().iter().take_while(fits).count();
+        let fastest = fastest.checked_sub(1)?;
+        let seconds = self.frontier.points()[fastest].seconds;
+        let (workspace, usual) = self.usual;
+        let gains = |time: Seconds| seconds.0 < (1.0 - self.gain_min) * time.0;
+        if workspace <= limit && !usual.is_none_or(gains) {
+            return None;
+        }
+        self.choices[fastest].clone()
+    }
 }
 
 impl<'m> CatalogMenu<'m> {
@@ -82,25 +108,81 @@ impl<'m> CatalogMenu<'m> {
         }
     }
 
-    fn frontier(&self, shape: &KernelShape<'_>) -> Option<Arc<Frontier>> {
+    fn options(&self, shape: &KernelShape<'_>) -> Option<Arc<Options>> {
         // Only these are cut or have several implementations.
         shape.cut_extents()?;
         let signature = shape.signature();
-        if self.catalog.kernels.get(&signature)?.len() < 2 {
-            return None;
-        }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let frontier = known.entry(signature).or_insert_with_key(|signature| {
-            Arc::new(self.catalog.frontier_of(&*self.menu, shape, signature))
-        });
-        Some(Arc::clone(frontier))
+        if let Some(options) = known.get(&signature) {
+            return options.clone();
+        }
+        let measured = self.measured(shape, &signature);
+        let options = measured.or_else(|| self.expected_options(shape));
+        let options = options.map(Arc::new);
+        known.insert(signature, options.clone());
+        options
     }
 
-    /// The choice of a point; none if it is what needs no measurement.
-    fn choice(&self, shape: &KernelShape<'_>, point: &FrontierPoint) -> Option<Choice> {
-        let choice = self.menu.configured(shape, &point.configuration)?;
+    /// None where fewer than two configurations were measured.
+    fn measured(&self, shape: &KernelShape<'_>, signature: &str) -> Option<Options> {
+        let times = self.catalog.kernels.get(signature)?;
+        if times.len() < 2 {
+            return None;
+        }
+        let frontier = self.catalog.frontier_of(&*self.menu, shape, signature);
         let usual = self.menu.choose(shape).ok()?;
-        (usual.algorithm != choice.algorithm).then_some(choice)
+        let time = times.get(&usual.algorithm.0).copied();
+        Some(self.with_choices(shape, frontier, (usual, time), GAIN_MIN))
+    }
+
+    /// None where an implementation is alone, or has no expected time.
+    fn expected_options(&self, shape: &KernelShape<'_>) -> Option<Options> {
+        let all = self.menu.implementations(shape).ok()?;
+        let (usual, others) = all.split_first()?;
+        let time = self.expected(shape, &usual.algorithm.0)?;
+        let mut frontier = Frontier::default();
+        let mut add = |choice: &Choice, seconds| {
+            frontier.add(FrontierPoint {
+                seconds,
+                workspace: choice.workspace,
+                configuration: Configuration::undivided(&choice.algorithm.0),
+            });
+        };
+        add(usual, time);
+        let mut is_gain = false;
+        for choice in others {
+            let seconds = self.expected(shape, &choice.algorithm.0);
+            if let Some(seconds) = seconds
+                && seconds.0 < (1.0 - EXPECTED_GAIN_MIN) * time.0
+            {
+                add(choice, seconds);
+                is_gain = true;
+            }
+        }
+        is_gain.then(|| {
+            let usual = (usual.clone(), Some(time));
+            self.with_choices(shape, frontier, usual, EXPECTED_GAIN_MIN)
+        })
+    }
+
+    fn with_choices(
+        &self,
+        shape: &KernelShape<'_>,
+        frontier: Frontier,
+        (usual, time): (Choice, Option<Seconds>),
+        gain_min: f64,
+    ) -> Options {
+        let choice = |point: &FrontierPoint| {
+            let choice = self.menu.configured(shape, &point.configuration)?;
+            (usual.algorithm != choice.algorithm).then_some(choice)
+        };
+        let choices = frontier.points().iter().map(choice).collect();
+        Options {
+            frontier,
+            choices,
+            usual: (usual.workspace, time),
+            gain_min,
+        }
     }
 }
 
@@ -113,34 +195,149 @@ impl Menu for CatalogMenu<'_> {
         self.menu.implementations(shape)
     }
 
+    fn expected(&self, shape: &KernelShape<'_>, method: &str) -> Option<Seconds> {
+        self.menu.expected(shape, method)
+    }
+
     fn fastest_within(&self, shape: &KernelShape<'_>, limit: Bytes) -> Option<Choice> {
-        let frontier = self.frontier(shape)?;
-        let fastest = frontier.fastest_within(limit)?;
-        let usual = self.menu.choose(shape).ok()?;
-        let times = self.catalog.kernels.get(&shape.signature())?;
-        let gains = |time: &Seconds| fastest.seconds.0 < (1.0 - GAIN_MIN) * time.0;
-        if usual.workspace <= limit && !times.get(&usual.algorithm.0).is_none_or(gains) {
-            return None;
-        }
-        self.choice(shape, fastest)
+        self.options(shape)?.fastest_within(limit)
     }
 
     fn divide(&self, shapes: &[KernelShape<'_>], total: Bytes) -> Vec<Option<Choice>> {
-        let frontiers: Vec<Option<Arc<Frontier>>> =
-            shapes.iter().map(|shape| self.frontier(shape)).collect();
+        let options: Vec<Option<Arc<Options>>> =
+            shapes.iter().map(|shape| self.options(shape)).collect();
         let none = Frontier::default();
-        let all = frontiers
+        let all = options
             .iter()
-            .map(|frontier| frontier.as_deref().unwrap_or(&none));
+            .map(|options| options.as_ref().map_or(&none, |options| &options.frontier));
         let all: Vec<&Frontier> = all.collect();
         let divided = divide(&all, total).unwrap_or_else(|| vec![None; shapes.len()]);
-        let chosen = shapes.iter().zip(all).zip(divided);
+        let chosen = options.iter().zip(divided);
         chosen
-            .map(|((shape, frontier), at)| self.choice(shape, &frontier.points()[at?]))
+            .map(|(options, at)| options.as_ref()?.choices[at?].clone())
             .collect()
     }
 
     fn fuses(&self) -> bool {
         self.menu.fuses()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_program::{Algorithm, Buffer, BufferId, Dtype, Kernel, Role, Taps};
+
+    /// A usual implementation of 10 ms without workspace, and two that are expected to be as fast as told.
+    struct Fixed {
+        expected: [f64; 2],
+    }
+
+    const NAMES: [&str; 3] = ["usual", "small", "large"];
+    const WORKSPACES: [u64; 3] = [0, 1 << 10, 1 << 20];
+
+    impl Menu for Fixed {
+        fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
+            Ok(self.implementations(shape)?.swap_remove(0))
+        }
+
+        fn implementations(&self, _shape: &KernelShape<'_>) -> Result<Vec<Choice>, MenuError> {
+            let all = NAMES.into_iter().zip(WORKSPACES);
+            let choice = |(name, workspace): (&str, u64)| Choice {
+                algorithm: Algorithm(name.to_owned()),
+                workspace: Bytes(workspace),
+                packed_weights: 0,
+            };
+            Ok(all.map(choice).collect())
+        }
+
+        fn expected(&self, _shape: &KernelShape<'_>, method: &str) -> Option<Seconds> {
+            let [small, large] = self.expected;
+            let times = NAMES.into_iter().zip([10e-3, small, large]);
+            let mut times = times.filter(|(name, _)| *name == method);
+            times.next().map(|(_, seconds)| Seconds(seconds))
+        }
+    }
+
+    fn convolution() -> (Kernel, Vec<Buffer>) {
+        let buffer = |dims| Buffer {
+            name: "operand".to_owned(),
+            role: Role::Activation,
+            dtype: Dtype::F32,
+            dims,
+            tensor: None,
+            offset: Bytes(0),
+        };
+        let all = [[1, 1, 6, 6, 4], [1, 3, 3, 4, 8], [1, 1, 4, 4, 8]];
+        let buffers = all.map(buffer).to_vec();
+        let [x, w, y] = [0, 1, 2].map(|id| buffers[id].view(BufferId(id as u32)));
+        let taps = Taps {
+            kernel: [1, 3, 3],
+            stride: [1; 3],
+            dilation: [1; 3],
+        };
+        let kernel = Kernel::ConvolutionForward {
+            x,
+            w,
+            bias: None,
+            y,
+            taps,
+            groups: 1,
+            accumulate: false,
+        };
+        (kernel, buffers)
+    }
+
+    /// What is chosen within each limit, by these expected and these measured times.
+    fn chosen(expected: [f64; 2], measured: &[(&str, f64)]) -> [Option<String>; 3] {
+        let (kernel, buffers) = convolution();
+        let shape = KernelShape {
+            kernel: &kernel,
+            buffers: &buffers,
+        };
+        let mut catalog = Catalog::default();
+        let times = measured.iter();
+        let times = times.map(|(name, seconds)| ((*name).to_owned(), Seconds(*seconds)));
+        catalog.kernels.insert(shape.signature(), times.collect());
+        let menu = CatalogMenu::new(Box::new(Fixed { expected }), catalog);
+        WORKSPACES.map(|limit| {
+            let chosen = menu.fastest_within(&shape, Bytes(limit));
+            // As often as it is asked.
+            assert_eq!(chosen, menu.fastest_within(&shape, Bytes(limit)));
+            let total = menu.divide(&[shape], Bytes(limit)).swap_remove(0);
+            assert_eq!(total, chosen);
+            chosen.map(|choice| choice.algorithm.0)
+        })
+    }
+
+    fn names(all: [Option<&str>; 3]) -> [Option<String>; 3] {
+        all.map(|name| name.map(str::to_owned))
+    }
+
+    #[test]
+    fn expected_times_choose_within_the_workspace() {
+        let all = names([None, Some("small"), Some("large")]);
+        assert_eq!(chosen([5e-3, 4e-3], &[]), all);
+        let small = names([None, Some("small"), Some("small")]);
+        assert_eq!(chosen([5e-3, 6e-3], &[]), small);
+    }
+
+    #[test]
+    fn expected_gains_below_the_margin_choose_nothing() {
+        assert_eq!(chosen([9.1e-3, 12e-3], &[]), names([None; 3]));
+        let large = names([None, None, Some("large")]);
+        assert_eq!(chosen([9.1e-3, 8.9e-3], &[]), large);
+    }
+
+    #[test]
+    fn measured_times_override_expected_ones() {
+        let measured = [("usual", 10e-3), ("small", 9e-3), ("large", 11e-3)];
+        let small = names([None, Some("small"), Some("small")]);
+        assert_eq!(chosen([5e-3, 1e-3], &measured), small);
+        let slower = [("usual", 10e-3), ("large", 11e-3)];
+        assert_eq!(chosen([5e-3, 1e-3], &slower), names([None; 3]));
+        // One time alone compares nothing.
+        let alone = names([None, Some("small"), Some("large")]);
+        assert_eq!(chosen([5e-3, 1e-3], &[("large", 11e-3)]), alone);
     }
 }
