@@ -26,6 +26,7 @@ mod target;
 
 mod calibrate;
 mod lower;
+mod pinned;
 mod plan;
 mod predict;
 mod tune;
@@ -39,6 +40,7 @@ pub use layer_times::{LayerScale, LayerTimesError};
 pub use local_machine::{LocalError, LocalMachine, PASSES};
 pub use lower::{ClassSummary, LowerRequest, LowerSummary, WorkCount, lower, lower_after};
 pub use pareto::pareto;
+pub use pinned::PinnedConvolutions;
 pub use plan::{Candidate, PlanRequest, Planned, figures, plan, ties};
 pub use planning::{EpochError, PlanningError};
 pub use predict::{

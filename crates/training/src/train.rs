@@ -195,6 +195,7 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
         })
     };
     let (strategy, session) = choose::fitting(launch, (&run, model), strategy, choose, prepare)?;
+    programs::note_pinned(launch, &session, &*menu);
     let epoch = first_epoch(resume.as_ref());
     let loading = store::prepare(launch, &run, samples, &session, epoch, &limit)?;
     launch.check_agreement(|| identity(&run, &session, &preprocessing))?;

@@ -1,5 +1,6 @@
 //! Tests of trainings as a whole.
 
+mod chosen;
 mod classes;
 mod command;
 mod divisors;
