@@ -60,6 +60,7 @@ bench: binary
 	python3 bench/record_convolutions.py
 	python3 bench/record_steps.py
 	python3 bench/record_tuning.py
+	python3 bench/record_chosen.py
 	python3 bench/record_precision.py
 	python3 bench/record_gpu.py
 	python3 bench/record_threads.py

@@ -163,12 +163,11 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
     let (local, cores) = launch.local(run.ranks, &host);
     let limit = MemoryLimit::of_rank(&run, &host, local);
     let (machine, of_machine) = named_machine(context, &run)?;
-    let machine = machine.as_ref();
     let room = store::room(&run, &dataset, limit.bytes);
     let menu = launch.menu(run.rank_config())?;
     let model = &graph;
     let budget = Arc::new(choose::measuring_budget(&run, &sampling));
-    let by = (machine, &budget);
+    let by = (machine.as_ref(), &budget);
     let choose = |beside| chosen(launch, (&run, by), model, stored, (room, beside));
     let strategy = choose(Bytes(0))?;
     let crowded = oversubscription(local, run.threads, cores);
@@ -209,7 +208,7 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
         preprocessing: &preprocessing,
         session: &session,
         loading: &loading,
-        costs: machine.map(|machine| &*machine.costs),
+        costs: machine.as_ref().map(|machine| &*machine.costs),
         budget: &budget,
         resume: resume.as_ref(),
         start: start.as_ref(),

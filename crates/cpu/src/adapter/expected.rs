@@ -250,7 +250,7 @@ const AVX2: Rates = Rates {
     filter: PassRates {
         direct: [92.0, 135.0],
         winograd: [99.0, 326.0, 286.0, 575.0],
-        fourier: 141.0,
+        fourier: 168.0,
         traffic: &FILTER_TRAFFIC,
     },
     gradient: PassRates {
@@ -266,7 +266,7 @@ const AVX512: Rates = Rates {
     filter: PassRates {
         direct: [115.0, 64.0],
         winograd: [131.0, 679.0, 248.0, 715.0],
-        fourier: 180.0,
+        fourier: 215.0,
         traffic: &FILTER_TRAFFIC,
     },
     gradient: PassRates {
