@@ -7,15 +7,20 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# The profile of the tests: what they have built is not built again.
+export MATURIN_PEP517_ARGS=${MATURIN_PEP517_ARGS:---profile suite}
 
 # WHEEL_ENV names an environment that has the packages, for machines that fetch none.
 if [ -n "${WHEEL_ENV:-}" ]; then
     python="$WHEEL_ENV/bin/python"
+    export PATH="$WHEEL_ENV/bin:$PATH"
     "$python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work" . || exit 1
     "$python" -m pip install --quiet --no-deps --force-reinstall "$work"/partita-*.whl
 else
     python3 -m venv "$work/env"
     python="$work/env/bin/python"
+    # Where pip, which builds in this environment, finds maturin.
+    export PATH="$work/env/bin:$PATH"
     # Wheels alone: to build one would fetch what has no hash here.
     "$python" -m pip install --quiet --require-hashes --only-binary :all: -r crates/python/wheel-requirements.txt ||
         { echo "the packages of crates/python/wheel-requirements.txt cannot be installed" >&2; exit 75; }

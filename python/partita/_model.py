@@ -35,13 +35,13 @@ class Model:
 
     @classmethod
     def read(cls, path: Union[str, "os.PathLike[str]"], loss: Optional[str] = None, output: Optional[int] = None) -> "Model":
-        """A network of a file: text, or a ``.pt2`` file of ``torch.export.save`` with its weights.
+        """A network of a file: text, or a ``.pt2`` file of ``torch.export.save`` or an ``.onnx`` file with its weights.
 
         loss: as in a model file, like ``"softmax_cross_entropy smoothing=0.1"``. output: the output that is trained, from 0,
         where the network returns several.
         """
         path = os.fspath(path)
-        if not path.endswith(".pt2"):
+        if not path.endswith((".pt2", ".onnx")):
             with open(path, encoding="utf-8") as file:
                 return cls(file.read())
         from ._verbs import _json

@@ -3,6 +3,8 @@
 import html
 from typing import Any, Dict, Iterator, List, Optional
 
+from ._partita import RequestError
+
 
 class Result:
     """A result of a verb. Attributes are the keys of the JSON of the command line; times are in seconds, sizes in bytes."""
@@ -117,6 +119,9 @@ class Plan:
     @property
     def best(self) -> Prediction:
         """The fastest strategy that fits."""
+        if not self.fitting:
+            reason = self.candidates[0]._values["reason"] if self.candidates else "none was found"
+            raise RequestError(f"no strategy fits: {reason}\nhelp: more ranks, a smaller batch, or a larger `memory`")
         return self.fitting[0]
 
     @property
