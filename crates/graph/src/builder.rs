@@ -1,11 +1,12 @@
 //! Builds a graph node by node and checks every step.
 
+use crate::constant::{check_constant, constant_initialization, shuffle};
 use crate::infer::{check_initialization, check_input, infer, list};
 use crate::parameter_shapes::parameter_shapes;
 use crate::sizes::{Totals, check_padded_volume, check_parameter_volume, product};
 use crate::{
-    Activation, Convolution, DropoutMask, Graph, GraphError, Initialization, Loss, Node, NodeId,
-    Op, Parameter, ParameterId, ParameterRole, Pool, PreluSlopes, Resample, Shape,
+    Activation, Convolution, DropoutMask, Graph, GraphError, Loss, Node, NodeId, Op, Parameter,
+    ParameterId, ParameterRole, ParameterSource, Pool, PreluSlopes, Resample, Shape,
     TransposedConvolution,
 };
 use partita_space::{Window, nearest};
@@ -30,17 +31,6 @@ pub struct GraphBuilder {
     /// The first loss, auxiliary or not, and the first of each tensor.
     first_loss: Option<NodeId>,
     loss_of: HashMap<NodeId, NodeId>,
-}
-
-/// Where a parameter of a node comes from, if it does not start by its role's default.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ParameterSource {
-    /// A parameter of its own that starts in this way.
-    Own(Initialization),
-    /// A parameter of an earlier node, of the same role and shape.
-    Shared(ParameterId),
-    /// None: a scale of 1 or an offset of 0, which training does not change.
-    Constant,
 }
 
 impl GraphBuilder {
@@ -237,6 +227,20 @@ impl GraphBuilder {
         self.node(name, Op::ChannelShuffle { groups }, &[input], &[])
     }
 
+    /// Positions of blocks that channels hold: channel `c n + b` of `n` positions in a block is channel `c` at position
+    /// `b` of the block, in (D, H, W) order. It is a transposed convolution with a fixed weight.
+    /// Source: Shi et al., "Real-time single image and video super-resolution", CVPR 2016; PyTorch, `PixelShuffle`.
+    pub fn pixel_shuffle(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        factors: [usize; 3],
+    ) -> Result<NodeId, GraphError> {
+        let op = Op::TransposedConvolution(shuffle(self.shape(input).channels, factors));
+        let weight = (ParameterRole::Weight, ParameterSource::Constant);
+        self.node(name, op, &[input], &[weight])
+    }
+
     /// An embedding with weights of its own, by class indices below `rows`.
     pub fn embedding(
         &mut self,
@@ -366,7 +370,7 @@ impl GraphBuilder {
         self.check_class_numbers(name, &op, inputs)?;
         let wanted = parameter_shapes(&op, shapes[0]);
         check_roles(name, &op, &wanted, sources)?;
-        check_constant(name, &op, sources)?;
+        check_constant(name, &op, sources, shapes[0])?;
         let mut resolved = Vec::with_capacity(wanted.len());
         for (role, shape) in wanted {
             let source = sources.iter().find(|(other, _)| *other == role);
@@ -563,10 +567,12 @@ impl GraphBuilder {
             ParameterSource::Own(_) | ParameterSource::Constant => {
                 let (initialization, is_constant) = match source {
                     ParameterSource::Own(initialization) => (initialization, false),
-                    _ => (role.default_initialization(), true),
+                    _ => (constant_initialization(role), true),
                 };
                 check_parameter_volume(node, shape)?;
-                check_initialization(node, role, initialization)?;
+                if !is_constant {
+                    check_initialization(node, role, initialization)?;
+                }
                 Ok(Resolved::New(Parameter {
                     name: format!("{node}.{}", role.name()),
                     role,
@@ -746,37 +752,6 @@ fn check_roles(
             list(possible)
         },
     })
-}
-
-/// A norm lacks its scale and its offset, a layer norm its offset alone, too.
-fn check_constant(
-    node: &str,
-    op: &Op,
-    sources: &[(ParameterRole, ParameterSource)],
-) -> Result<(), GraphError> {
-    use ParameterRole::{Beta, Gamma};
-    let is_constant = |role: ParameterRole| {
-        let mut of_role = sources.iter().filter(|(other, _)| *other == role);
-        of_role
-            .next()
-            .is_some_and(|(_, source)| *source == ParameterSource::Constant)
-    };
-    let mut asked = sources
-        .iter()
-        .map(|&(role, _)| role)
-        .filter(|&role| is_constant(role));
-    let ok = |role: ParameterRole| match role {
-        Gamma => is_constant(Beta),
-        Beta => is_constant(Gamma) || matches!(op, Op::LayerNorm { .. }),
-        _ => false,
-    };
-    match asked.find(|&role| !ok(role)) {
-        None => Ok(()),
-        Some(role) => Err(GraphError::NotConstant {
-            node: node.to_owned(),
-            role: role.name(),
-        }),
-    }
 }
 
 fn unknown_name<'a>(

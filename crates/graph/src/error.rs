@@ -418,6 +418,21 @@ pub enum GraphError {
         /// What would make them fit.
         nearest: String,
     },
+    /// Channels that are no whole blocks of positions.
+    #[error(
+        "`{node}`: {channels} channels are no blocks of {block} positions, as factor asks{}",
+        Help::possible(format_args!("multiples of {block}")).nearest(nearest)
+    )]
+    ShuffleChannels {
+        /// The pixel shuffle.
+        node: String,
+        /// Of its input.
+        channels: usize,
+        /// Positions of a block.
+        block: usize,
+        /// The next multiple.
+        nearest: usize,
+    },
     /// Groups of a norm that do not divide the channels.
     #[error(
         "`{node}`: groups={groups} must divide {channels} channels{}",
@@ -567,7 +582,7 @@ pub enum GraphError {
     /// A parameter that cannot be left out.
     #[error(
         "{node}: its {role} cannot be constant alone{}",
-        Help::possible("gamma and beta of a norm together, and beta of a layer norm")
+        Help::possible("gamma and beta of a norm together, beta of a layer norm, and the weight of a pixel shuffle")
             .nearest("to give it a parameter of its own")
     )]
     NotConstant {

@@ -110,6 +110,8 @@ pub(crate) fn check_initialization(
             role.is_trained() && in_f32(width) && width >= 0.0
         }
         Initialization::Constant(value) => in_f32(value),
+        // It is no start of what is trained.
+        Initialization::Shuffle => false,
     };
     if ok {
         return Ok(());
@@ -120,7 +122,8 @@ pub(crate) fn check_initialization(
         | Initialization::HeNormal
         | Initialization::HeNormalFanOut
         | Initialization::Normal(_)
-        | Initialization::Uniform(_) => 0.0,
+        | Initialization::Uniform(_)
+        | Initialization::Shuffle => 0.0,
     };
     Err(GraphError::Initialization {
         node: node.to_owned(),
@@ -428,7 +431,7 @@ fn check_activation(node: &str, activation: Activation) -> Result<(), GraphError
             let possible = "finite and above 0, as f32 holds it";
             in_range(node, "beta", ok, beta, possible, 1.0)
         }
-        Activation::Hardtanh { low, high } => {
+        Activation::Hardtanh { low, high } | Activation::Clamp { low, high } => {
             let possible = "finite, as f32 holds it";
             in_range(node, "low", in_f32(low), low, possible, -1.0)?;
             let ok = (high as f32) > (low as f32) && in_f32(high);

@@ -29,6 +29,15 @@ pub fn initial_part(parameter: &Parameter, seed: u64, elements: Range<usize>) ->
         Initialization::Normal(deviation) => normal(&draws, elements, deviation),
         Initialization::Uniform(limit) => uniform(&draws, elements, limit),
         Initialization::Constant(value) => vec![value; count],
+        Initialization::Shuffle => {
+            let [d, h, w, filters, channels] = parameter.shape.map(|extent| extent as u64);
+            let taps = d * h * w;
+            let value = |element: u64| {
+                let (tap, channel) = (element / (filters * channels), element % channels);
+                f64::from(u8::from(channel % taps == tap))
+            };
+            elements.map(value).collect()
+        }
     }
 }
 

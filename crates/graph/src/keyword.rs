@@ -8,6 +8,7 @@ pub(crate) enum Keyword {
     Input,
     Conv,
     ConvTranspose,
+    PixelShuffle,
     Pool(PoolKind),
     /// A pooling whose window is the whole input.
     GlobalPool(PoolKind),
@@ -143,7 +144,7 @@ impl Keyword {
         others.chain(pools).chain(activations)
     }
 
-    const OTHERS: [Keyword; 37] = [
+    const OTHERS: [Keyword; 38] = [
         Self::AdaptiveAveragePool,
         Self::Upsample,
         Self::Pad,
@@ -151,6 +152,7 @@ impl Keyword {
         Self::Crop,
         Self::Conv,
         Self::ConvTranspose,
+        Self::PixelShuffle,
         Self::BatchNorm,
         Self::Relu,
         Self::LeakyRelu,
@@ -268,6 +270,7 @@ impl Keyword {
             Self::Input => "input",
             Self::Conv => "conv",
             Self::ConvTranspose => "conv_transpose",
+            Self::PixelShuffle => "pixel_shuffle",
             Self::Pool(kind) => kind.name(),
             Self::GlobalPool(PoolKind::Max) => "global_max_pool",
             Self::GlobalPool(PoolKind::Average { .. }) => "global_average_pool",
@@ -317,6 +320,7 @@ impl Keyword {
             Self::Input => &["channels", "extent"],
             Self::Conv => &CONV_KEYS,
             Self::ConvTranspose => &CONV_TRANSPOSE_KEYS,
+            Self::PixelShuffle => &["factor"],
             Self::Pool(PoolKind::Average { .. }) => &["kernel", "stride", "pad", "count_padding"],
             Self::Pool(_) => &["kernel", "stride", "pad"],
             Self::AdaptiveAveragePool => &["output"],
@@ -357,7 +361,9 @@ impl Keyword {
             Self::DiceCrossEntropy => &DICE_CROSS_ENTROPY_KEYS,
             Self::Activation(Activation::Elu { .. }) => &["alpha"],
             Self::Activation(Activation::Softplus { .. }) => &["beta"],
-            Self::Activation(Activation::Hardtanh { .. }) => &["low", "high"],
+            Self::Activation(Activation::Hardtanh { .. } | Activation::Clamp { .. }) => {
+                &["low", "high"]
+            }
             Self::Activation(Activation::Affine { .. }) => &["scale", "shift"],
             Self::Relu
             | Self::Softmax

@@ -20,6 +20,7 @@
 //! ```
 
 mod builder;
+mod constant;
 mod count;
 mod error;
 mod infer;
@@ -38,14 +39,14 @@ pub mod text;
 mod walk;
 pub mod zoo;
 
-pub use builder::{GraphBuilder, ParameterSource};
+pub use builder::GraphBuilder;
 pub use count::{Counts, LayerCount, count};
 pub use error::{ExtentError, GraphError};
 pub use initialize::{initial_part, initial_values};
 pub use loss::{ClassLoss, ClassWeights, ElementLoss, Loss, TargetKind, inverse_frequency};
 pub use model::{Graph, Node};
 pub use op::{Convolution, Op, Pool, PoolKind, PreluSlopes, TransposedConvolution};
-pub use parameter::{Initialization, Parameter, ParameterRole, fans};
+pub use parameter::{Initialization, Parameter, ParameterRole, ParameterSource, fans};
 pub use partita_space::{Activation, DropoutMask, ElementFunction};
 pub use resample::{Interpolation, PadMode, Resample};
 pub use shape::{NodeId, ParameterId, Shape};

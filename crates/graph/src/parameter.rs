@@ -1,5 +1,6 @@
 //! Parameters: their roles, shapes and initialization.
 
+use crate::ParameterId;
 use std::fmt;
 
 /// The role of a parameter in its operation.
@@ -84,6 +85,9 @@ pub enum Initialization {
     Uniform(f64),
     /// A constant.
     Constant(f64),
+    /// Of a transposed convolution: 1 where the tap is the channel's number within its group, else 0, so that each output is one
+    /// input.
+    Shuffle,
 }
 
 impl fmt::Display for Initialization {
@@ -95,8 +99,20 @@ impl fmt::Display for Initialization {
             Self::Normal(deviation) => write!(f, "normal:{deviation:?}"),
             Self::Uniform(limit) => write!(f, "uniform:{limit:?}"),
             Self::Constant(value) => write!(f, "constant:{value:?}"),
+            Self::Shuffle => f.write_str("shuffle"),
         }
     }
+}
+
+/// Where a parameter of a node comes from, if it does not start by its role's default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ParameterSource {
+    /// A parameter of its own that starts in this way.
+    Own(Initialization),
+    /// A parameter of an earlier node, of the same role and shape.
+    Shared(ParameterId),
+    /// None: a scale of 1 or an offset of 0, or the weight of a pixel shuffle, which training does not change.
+    Constant,
 }
 
 /// A parameter, which several operations may share.

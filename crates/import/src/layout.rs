@@ -16,6 +16,17 @@ pub(crate) enum Axis {
     },
 }
 
+/// Channels that have become blocks of positions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    /// Positions of a block along D, H, W.
+    pub(crate) factors: [usize; 3],
+    /// Whether all channels of one position of a block follow each other.
+    pub(crate) by_block: bool,
+    /// Of the tensor whose channels the blocks no longer are.
+    pub(crate) layout: Layout,
+}
+
 /// The axes of each dim, outermost first. Axes of extent 1 are left out, so that a dim of extent 1 has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout(Vec<Vec<Axis>>);
@@ -184,6 +195,45 @@ impl Layout {
         })
     }
 
+    /// Channels that have become blocks of positions, as in a pixel shuffle; none where no dim of space holds any.
+    pub(crate) fn blocks_of_space(&self, shape: Shape) -> Option<Blocks> {
+        let mut factors = [1; 3];
+        let mut strides = [0; 3];
+        let mut rest = (0, 1);
+        let mut layout = self.clone();
+        for axes in &mut layout.0 {
+            match axes[..] {
+                [Axis::Space(dim), Axis::Part { stride, extent }] => {
+                    (factors[dim], strides[dim]) = (extent, stride);
+                    *axes = vec![Axis::Space(dim)];
+                }
+                [Axis::Part { stride, extent }] if rest.1 == 1 => {
+                    rest = (stride, extent);
+                    *axes = vec![Axis::Channel];
+                }
+                [] | [Axis::Sample] | [Axis::Space(_)] => {}
+                _ => return None,
+            }
+        }
+        let [_, height, width] = factors;
+        let inner = [height * width, width, 1];
+        let count: usize = factors.iter().product();
+        let is_ordered =
+            |unit: usize| (0..3).all(|dim| factors[dim] == 1 || strides[dim] == unit * inner[dim]);
+        let is_whole = count > 1 && rest.1.checked_mul(count) == Some(shape.channels);
+        let by_block = rest.1 > 1 && rest.0 == 1;
+        let is_in_order = match rest {
+            (_, 1) => is_ordered(1),
+            (1, channels) => is_ordered(channels),
+            (stride, _) => stride == count && is_ordered(1),
+        };
+        (is_whole && is_in_order).then_some(Blocks {
+            factors,
+            by_block,
+            layout,
+        })
+    }
+
     /// Whether the dims are those of an image: samples, channels, then space.
     pub(crate) fn is_image(&self, shape: Shape, rank: usize) -> bool {
         *self == Self::image(shape, rank)
@@ -317,6 +367,36 @@ mod tests {
         assert_eq!(shuffled.shuffle(shape), Some((1, 3)));
         assert_eq!(image.shuffle(shape), None);
         assert_eq!(image.reshaped(shape, 2, &[2, 5, 12, 4]), None);
+    }
+
+    #[test]
+    fn channels_become_blocks_of_positions() {
+        let shape = Shape {
+            extent: [1, 4, 5],
+            channels: 12,
+        };
+        let image = Layout::image(shape, 2);
+        let shuffled = |cut: &[usize], order: &[usize], joined: &[usize]| {
+            let cut = image.reshaped(shape, 2, cut).unwrap();
+            let turned = cut.permuted(order).unwrap();
+            let joined = turned.reshaped(shape, 2, joined).unwrap();
+            joined.blocks_of_space(shape)
+        };
+        let target = Shape {
+            extent: [1, 8, 15],
+            channels: 2,
+        };
+        let factors = [1, 2, 3];
+        let by_channel =
+            shuffled(&[2, 2, 2, 3, 4, 5], &[0, 1, 4, 2, 5, 3], &[2, 2, 8, 15]).unwrap();
+        assert_eq!((by_channel.factors, by_channel.by_block), (factors, false));
+        assert!(by_channel.layout.is_image(target, 2));
+        let by_block = shuffled(&[2, 2, 3, 2, 4, 5], &[0, 3, 4, 1, 5, 2], &[2, 2, 8, 15]).unwrap();
+        assert_eq!((by_block.factors, by_block.by_block), (factors, true));
+        // The same with the positions of a block in another order.
+        let other = shuffled(&[2, 2, 3, 2, 4, 5], &[0, 1, 4, 3, 5, 2], &[2, 2, 8, 15]);
+        assert_eq!(other, None);
+        assert_eq!(image.blocks_of_space(shape), None);
     }
 
     #[test]

@@ -90,6 +90,8 @@ pub(crate) enum Operation {
         sides: Vec<(usize, usize)>,
         mode: Option<PadMode>,
     },
+    /// Input; minus infinity before and after each dim, the last dim first.
+    PadLowest { sides: Vec<(usize, usize)> },
     /// Input. ReLU has slope 0.
     LeakyRelu { slope: f64 },
     /// Input.
@@ -115,8 +117,8 @@ pub(crate) enum Operation {
     Attention { causal: bool, scale: Option<f64> },
     /// Two inputs.
     Add,
-    /// Two inputs, the second taken from the first.
-    Subtract,
+    /// Two inputs, the second times a factor taken from the first.
+    Subtract { factor: f64 },
     /// Input times itself.
     Square,
     /// Two inputs.
@@ -130,6 +132,9 @@ pub(crate) enum Operation {
     /// Input; blocks of this many positions along each dim of space become channels: all positions of one channel
     /// after those of the one before it, or all channels of one position.
     PixelUnshuffle { factor: usize, by_block: bool },
+    /// Input; channels become blocks of this many positions along each dim of space, in the order of
+    /// [`PixelUnshuffle`](Self::PixelUnshuffle).
+    PixelShuffle { factor: usize, by_block: bool },
     /// Input; the parts begin at these indices along this dim, and have the values' extents.
     Parts { dim: usize, starts: Vec<usize> },
     /// Input; every `step`th index along this dim, as many as the value's extent.

@@ -212,6 +212,9 @@ impl Memory {
     }
 }
 
+/// Returns maxima along a dim, and their indices, which no operation makes.
+const MAXIMUM: &str = "torch.ops.aten.max.dim";
+
 /// A node as a call.
 fn call<'a>(
     node: &'a NodeJson,
@@ -221,7 +224,10 @@ fn call<'a>(
 ) -> Call {
     let about = |key: &str| node.metadata.get(key).map_or("", String::as_str);
     let read = tensors_of(node.inputs.iter().map(|input| &input.arg));
-    let outputs = tensors_of(node.outputs.iter());
+    let mut outputs = tensors_of(node.outputs.iter());
+    if node.target == MAXIMUM {
+        outputs.truncate(1);
+    }
     let operator = short(&node.target).to_owned();
     let overwritten = read.iter().find_map(|name| memory.overwritten.get(name));
     let translated = match overwritten {

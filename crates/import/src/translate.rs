@@ -26,8 +26,8 @@ enum Value {
         value: String,
         shape: Vec<usize>,
     },
-    /// An image with its opposite borders around it, as wide as this, for a convolution alone.
-    Wrapped(Tensor, [(usize, usize); 3]),
+    /// An image with a border around it, as wide as this, for one kind of layer alone.
+    Bordered(Tensor, Border, [(usize, usize); 3]),
     /// Random numbers.
     Noise(noise::Drawn),
     /// Scores of an attention.
@@ -36,6 +36,15 @@ enum Value {
     Token(Read),
     /// The output of what cannot be expressed.
     Unknown,
+}
+
+/// What a border holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Border {
+    /// The opposite border, which a convolution reads.
+    Opposite,
+    /// Minus infinity, which a maximum pooling reads: it never wins.
+    Lowest,
 }
 
 /// A tensor of the graph.
@@ -243,7 +252,11 @@ impl<'a> Translation<'a> {
             }
             (Value::Tensor(tensor), Operation::Pad { sides, mode: None }) => {
                 let sides = self.sides(tensor, sides).ok()?;
-                Some(Value::Wrapped(tensor.clone(), sides))
+                Some(Value::Bordered(tensor.clone(), Border::Opposite, sides))
+            }
+            (Value::Tensor(tensor), Operation::PadLowest { sides }) => {
+                let sides = self.sides(tensor, sides).ok()?;
+                Some(Value::Bordered(tensor.clone(), Border::Lowest, sides))
             }
             _ => None,
         }
@@ -308,8 +321,11 @@ impl<'a> Translation<'a> {
                 "it reads the parameter `{}`, repeated for each sample, as a tensor",
                 read.name
             )),
-            Some(Value::Wrapped(..)) => reason(
+            Some(Value::Bordered(_, Border::Opposite, _)) => reason(
                 "it reads what is padded by its opposite border, which only a convolution does",
+            ),
+            Some(Value::Bordered(_, Border::Lowest, _)) => reason(
+                "it reads what is padded by minus infinity, which only a maximum pooling does",
             ),
             Some(Value::Stored { value, .. }) => reason(format!(
                 "it reads the parameter `{}` as a tensor",
@@ -333,7 +349,7 @@ impl<'a> Translation<'a> {
             Some(Value::Unknown) => Err(Fault::Follows),
             Some(
                 Value::Tensor(_)
-                | Value::Wrapped(..)
+                | Value::Bordered(..)
                 | Value::Noise(_)
                 | Value::Scores(_)
                 | Value::Token(_),

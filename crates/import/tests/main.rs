@@ -196,6 +196,44 @@ fn products_of_tokens_become_attention() {
 }
 
 #[test]
+fn channels_become_positions_and_borders_never_win() {
+    for (name, lines) in [
+        (
+            "shuffled",
+            &[
+                "reshape = channel_shuffle stem groups=4",
+                "reshape_2 = pixel_shuffle reshape factor=2",
+                "up = pixel_shuffle stem factor=2",
+                "reshape_2_2 = pixel_shuffle wide factor=2x1",
+                "clamp = clamp reshape_2 low=-0.5 high=1.0",
+                "clamp_1 = clamp up low=0.1\n",
+                "max_pool2d = max_pool add kernel=3 stride=2 pad=1x0:1",
+            ][..],
+        ),
+        ("shuffled_volume", &[" = pixel_shuffle "]),
+    ] {
+        let found = read(&fixture(name), &Options::default()).unwrap();
+        let printed = text::print(&found.graph);
+        for line in lines {
+            assert!(printed.contains(line), "{line}\n{printed}");
+        }
+        // Fixed weights are none of the state dict's.
+        let weights = read_weights(&fixture(name)).unwrap();
+        assert_eq!(found.stored.len(), weights.len());
+        assert_eq!(text::parse(&printed).unwrap(), found.graph);
+    }
+    let (_folder, path) = changed(
+        "shuffled",
+        &[("aten.max_pool2d.default", "aten.relu.default")],
+    );
+    let text = refusal(&path).to_string();
+    assert!(
+        text.contains("minus infinity, which only a maximum pooling"),
+        "{text}"
+    );
+}
+
+#[test]
 fn what_has_no_gradient_is_frozen() {
     let found = read(&fixture("frozen"), &Options::default()).unwrap();
     assert_eq!(found.frozen.len(), 2, "{:?}", found.frozen);

@@ -34,6 +34,13 @@ pub enum Activation {
         /// Largest value.
         high: f64,
     },
+    /// `x` from `low` to `high`, which bound it; gradient 1 at the bounds. Source: PyTorch, `clamp`.
+    Clamp {
+        /// Least value; that of `f32` for none.
+        low: f64,
+        /// Largest value; that of `f32` for none.
+        high: f64,
+    },
     /// `(x + 3) / 6`, bounded by 0 and 1. Source: PyTorch, `Hardsigmoid`.
     HardSigmoid,
     /// `x` times its hard sigmoid. Source: PyTorch, `Hardswish`.
@@ -49,7 +56,7 @@ pub enum Activation {
 
 impl Activation {
     /// All of them, with examples of their constants.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Gelu,
         Self::Silu,
         Self::Sigmoid,
@@ -60,6 +67,10 @@ impl Activation {
         Self::Softplus { beta: 1.0 },
         Self::Hardtanh {
             low: -1.0,
+            high: 1.0,
+        },
+        Self::Clamp {
+            low: -0.5,
             high: 1.0,
         },
         Self::HardSigmoid,
@@ -82,6 +93,7 @@ impl Activation {
             Self::Mish => "mish",
             Self::Softplus { .. } => "softplus",
             Self::Hardtanh { .. } => "hardtanh",
+            Self::Clamp { .. } => "clamp",
             Self::HardSigmoid => "hard_sigmoid",
             Self::HardSwish => "hard_swish",
             Self::Affine { .. } => "affine",
@@ -93,7 +105,9 @@ impl Activation {
         match self {
             Self::Elu { alpha } => vec![("alpha", alpha)],
             Self::Softplus { beta } => vec![("beta", beta)],
-            Self::Hardtanh { low, high } => vec![("low", low), ("high", high)],
+            Self::Hardtanh { low, high } | Self::Clamp { low, high } => {
+                vec![("low", low), ("high", high)]
+            }
             Self::Affine { scale, shift } => vec![("scale", scale), ("shift", shift)],
             Self::Gelu
             | Self::Silu
@@ -109,7 +123,7 @@ impl Activation {
     /// Where its derivative jumps.
     pub fn kinks(self) -> Vec<f64> {
         match self {
-            Self::Hardtanh { low, high } => vec![low, high],
+            Self::Hardtanh { low, high } | Self::Clamp { low, high } => vec![low, high],
             Self::HardSigmoid | Self::HardSwish => vec![-3.0, 3.0],
             Self::Elu { alpha: 1.0 }
             | Self::Gelu
@@ -134,7 +148,7 @@ impl Activation {
             Self::GeluTanh => [25, 35],
             Self::Mish => [25, 40],
             Self::Softplus { .. } => [40, 25],
-            Self::Hardtanh { .. } => [2, 3],
+            Self::Hardtanh { .. } | Self::Clamp { .. } => [2, 3],
             Self::HardSigmoid => [4, 3],
             Self::HardSwish => [5, 6],
             Self::Affine { .. } => [2, 1],

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_graph::{Graph, Loss, Node, Op, ParameterRole};
+use partita_graph::{Graph, Loss, Node, Op, ParameterRole, initial_values};
 use partita_import::{ImportError, Imported, Options, Weight, read, read_weights};
 use partita_lower::Strategy;
 use partita_program::{Dtype, Optimizer};
@@ -94,8 +94,7 @@ impl Case {
         let all = self.imported.graph.parameters.iter().enumerate();
         all.map(|(index, parameter)| {
             if parameter.is_constant {
-                let value = f64::from(u8::from(parameter.role == ParameterRole::Gamma));
-                return vec![value; parameter.volume()];
+                return initial_values(parameter, 0);
             }
             self.ordered(index, &self.weights[self.original(index)].values)
         })

@@ -5,8 +5,8 @@ use super::operand::{AnyBlock, dense};
 use super::sequence::tally;
 use super::{Run, dropout, prelu, product, touched};
 use crate::elementwise::activation::{
-    Affine, Elu, Function, Gelu, GeluTanh, HardSigmoid, HardSwish, Hardtanh, Mish, Sigmoid, Silu,
-    Softplus, Tanh, activation_backward, activation_forward,
+    Affine, Clamp, Elu, Function, Gelu, GeluTanh, HardSigmoid, HardSwish, Hardtanh, Mish, Sigmoid,
+    Silu, Softplus, Tanh, activation_backward, activation_forward,
 };
 use crate::elementwise::shuffle::channel_shuffle;
 use crate::elementwise::{
@@ -106,6 +106,10 @@ fn by_element(
         Smooth::Hardtanh { low, high } => {
             let (low, high) = (low as f32, high as f32);
             smooth((Hardtanh { low, high }, flops), kernel, run)
+        }
+        Smooth::Clamp { low, high } => {
+            let (low, high) = (low as f32, high as f32);
+            smooth((Clamp { low, high }, flops), kernel, run)
         }
         Smooth::HardSigmoid => smooth((HardSigmoid, flops), kernel, run),
         Smooth::HardSwish => smooth((HardSwish, flops), kernel, run),

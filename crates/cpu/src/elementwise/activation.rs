@@ -60,6 +60,13 @@ pub(crate) struct Hardtanh {
     pub(crate) high: f32,
 }
 
+/// x, bounded, with gradient 1 at the bounds
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clamp {
+    pub(crate) low: f32,
+    pub(crate) high: f32,
+}
+
 /// (x + 3) / 6, bounded by 0 and 1
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HardSigmoid;
@@ -321,6 +328,20 @@ impl Function for Hardtanh {
     fn slope<S: Simd>(self, x: f32) -> f32 {
         let above = if x > self.low { 1.0 } else { 0.0 };
         if x < self.high { above } else { 0.0 }
+    }
+}
+
+impl Function for Clamp {
+    #[inline(always)]
+    fn value<S: Simd>(self, x: f32) -> f32 {
+        let above = if x < self.low { self.low } else { x };
+        if above > self.high { self.high } else { above }
+    }
+
+    #[inline(always)]
+    fn slope<S: Simd>(self, x: f32) -> f32 {
+        let above = if x >= self.low { 1.0 } else { 0.0 };
+        if x <= self.high { above } else { 0.0 }
     }
 }
 
@@ -625,6 +646,13 @@ mod tests {
             assert!(at(relu6, x).all(|got| got == bounded), "{x}");
             assert!(at(HardSigmoid, x).all(|got| got == sigmoid), "{x}");
             assert!(at(HardSwish, x).all(|got| got == swish), "{x}");
+        }
+        let clamp = Clamp {
+            low: 0.0,
+            high: f32::MAX,
+        };
+        for (x, expected) in [(-1.0, [0.0, 0.0]), (0.0, [0.0, 1.0]), (9.0, [9.0, 1.0])] {
+            assert!(at(clamp, x).all(|got| got == expected), "{x}");
         }
         let scaled = Affine {
             scale: 2.0,

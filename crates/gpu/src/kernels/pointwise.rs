@@ -135,6 +135,7 @@ fn function_of(function: Activation) -> [Arg; 3] {
         Activation::HardSigmoid => (9, 0.0, 0.0),
         Activation::HardSwish => (10, 0.0, 0.0),
         Activation::Affine { scale, shift } => (11, scale, shift),
+        Activation::Clamp { low, high } => (12, low, high),
     };
     let constant = |value: f64| Arg::Float(value as f32);
     [Arg::Int(number), constant(first), constant(second)]

@@ -14,7 +14,7 @@ __kernel void leaky_relu_backward(__global uchar *arena, View y, View dy, View d
 }
 
 enum { GELU = 0, SILU = 1, SIGMOID = 2, TANH = 3, ELU = 4, GELU_TANH = 5, MISH = 6, SOFTPLUS = 7, HARDTANH = 8,
-       HARD_SIGMOID = 9, HARD_SWISH = 10, AFFINE = 11 };
+       HARD_SIGMOID = 9, HARD_SWISH = 10, AFFINE = 11, CLAMP = 12 };
 
 inline float sigmoid(float x) {
     const float small = exp(-fabs(x));
@@ -49,7 +49,8 @@ inline float activation(int function, float alpha, float beta, float x) {
     case GELU_TANH: return x * sigmoid(bent(x));
     case MISH: return x * mish_gate(x);
     case SOFTPLUS: return alpha * x > 20 ? x : (fmax(alpha * x, 0.0f) + log1p(exp(-fabs(alpha * x)))) / alpha;
-    case HARDTANH: return x < alpha ? alpha : x > beta ? beta : x;
+    case HARDTANH:
+    case CLAMP: return x < alpha ? alpha : x > beta ? beta : x;
     case HARD_SIGMOID: return hard_sigmoid(x);
     case HARD_SWISH: return x * hard_sigmoid(x);
     case AFFINE: return alpha * x + beta;
@@ -78,6 +79,7 @@ inline float slope_of(int function, float alpha, float beta, float x) {
     }
     case SOFTPLUS: return alpha * x > 20 ? 1 : sigmoid(alpha * x);
     case HARDTANH: return alpha < x && x < beta;
+    case CLAMP: return alpha <= x && x <= beta;
     case HARD_SIGMOID: return -3 < x && x < 3 ? 1.0f / 6 : 0;
     case HARD_SWISH: return x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5f;
     case AFFINE: return alpha;

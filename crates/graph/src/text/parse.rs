@@ -4,11 +4,12 @@ use super::TextError;
 use super::loss;
 use super::synonym;
 use super::values::{Attributes, Padding, initialization_key};
+use crate::constant::shuffle;
 use crate::infer::list;
 use crate::keyword::Keyword;
 use crate::{
     Activation, Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Op, PadMode,
-    ParameterRole, ParameterSource, Pool, PoolKind, Resample, TransposedConvolution,
+    ParameterRole, ParameterSource, Pool, PoolKind, Resample, Shape, TransposedConvolution,
 };
 use partita_space::Window;
 
@@ -161,8 +162,12 @@ fn parse_node(
     let ids = ids.map_err(at_line)?;
     let rank = builder.spatial_rank();
     // A missing input is refused below.
-    let extent = ids.first().map_or([1; 3], |&id| builder.shape(id).extent);
-    let mut op = parse_op(keyword, attributes, (rank, extent))?;
+    let one = Shape {
+        extent: [1; 3],
+        channels: 1,
+    };
+    let shape = ids.first().map_or(one, |&id| builder.shape(id));
+    let mut op = parse_op(keyword, attributes, (rank, shape))?;
     let sources = parse_sources(builder, line, keyword, attributes)?;
     let mut ids = ids;
     if let (Op::Convolution(convolution), Padding::Copies(mode), [input]) =
@@ -201,16 +206,21 @@ fn pad_apart(
     builder.node(&free, pad, &[input], &[])
 }
 
-/// The operation of a line, in a model of `rank` spatial dims, on an input of these extents.
+/// The operation of a line, in a model of `rank` spatial dims, on an input of this shape.
 fn parse_op(
     keyword: Keyword,
     attributes: &Attributes,
-    (rank, extent): (usize, [usize; 3]),
+    (rank, input): (usize, Shape),
 ) -> Result<Op, TextError> {
+    let extent = input.extent;
     Ok(match keyword {
         Keyword::Input => Op::Input,
         Keyword::Conv => parse_convolution(attributes, rank)?,
         Keyword::ConvTranspose => parse_transposed(attributes, rank)?,
+        Keyword::PixelShuffle => {
+            let factors = attributes.dims("factor", rank, None)?;
+            Op::TransposedConvolution(shuffle(input.channels, factors))
+        }
         Keyword::Pool(PoolKind::Average { .. }) => {
             let count_padding = attributes.flag("count_padding")?;
             parse_pool(attributes, rank, PoolKind::Average { count_padding })?
@@ -313,6 +323,10 @@ fn parse_activation(
         Activation::Hardtanh { low, high } => Activation::Hardtanh {
             low: attributes.real_or("low", low)?,
             high: attributes.real_or("high", high)?,
+        },
+        Activation::Clamp { .. } => Activation::Clamp {
+            low: attributes.real_or("low", f64::from(f32::MIN))?,
+            high: attributes.real_or("high", f64::from(f32::MAX))?,
         },
         Activation::Affine { .. } => Activation::Affine {
             scale: attributes.real_or("scale", 1.0)?,
@@ -473,8 +487,10 @@ fn parse_sources(
             sources.push((role, ParameterSource::Own(start)));
         }
     }
-    if keyword == Keyword::RmsNorm {
-        sources.push((ParameterRole::Beta, ParameterSource::Constant));
+    match keyword {
+        Keyword::RmsNorm => sources.push((ParameterRole::Beta, ParameterSource::Constant)),
+        Keyword::PixelShuffle => sources.push((ParameterRole::Weight, ParameterSource::Constant)),
+        _ => {}
     }
     Ok(sources)
 }
@@ -498,6 +514,7 @@ fn roles(keyword: Keyword) -> &'static [ParameterRole] {
             ParameterRole::RunningVariance,
         ],
         Keyword::Input
+        | Keyword::PixelShuffle
         | Keyword::Pool(_)
         | Keyword::GlobalPool(_)
         | Keyword::AdaptiveAveragePool

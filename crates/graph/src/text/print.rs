@@ -2,10 +2,11 @@
 
 use super::loss;
 use super::values::real;
+use crate::constant::shuffle_factors;
 use crate::keyword::Keyword;
 use crate::{
-    Convolution, DropoutMask, Graph, Initialization, Interpolation, Node, Op, Parameter,
-    ParameterRole, Pool, PoolKind, Resample, Shape, TransposedConvolution,
+    Activation, Convolution, DropoutMask, Graph, Initialization, Interpolation, Node, Op,
+    Parameter, ParameterRole, Pool, PoolKind, Resample, Shape, TransposedConvolution,
 };
 use partita_space::Window;
 use std::fmt::Display;
@@ -29,6 +30,12 @@ fn line(graph: &Graph, node: &Node) -> String {
             "{word} {} channels={} extent={extent}",
             node.name, node.shape.channels
         );
+    }
+    if let Some(factors) = shuffle_factors(graph, node) {
+        let factors = per_dim(&factors[3 - rank..], |&factor| factor);
+        let word = Keyword::PixelShuffle.name();
+        let input = &graph.node(node.inputs[0]).name;
+        return format!("{} = {word} {input} factor={factors}", node.name);
     }
     let mut line = format!("{} = {word}", node.name);
     for &input in &node.inputs {
@@ -90,7 +97,11 @@ fn attributes(node: &Node, rank: usize) -> Vec<(&'static str, String)> {
         }
         Op::Activation(activation) => {
             let constants = activation.constants().into_iter();
-            constants.map(|(key, value)| (key, real(value))).collect()
+            // A clamp without a bound has that of the type.
+            let is_clamp = matches!(activation, Activation::Clamp { .. });
+            let open = f64::from(f32::MAX);
+            let said = constants.filter(|(_, value)| !is_clamp || value.abs() < open);
+            said.map(|(key, value)| (key, real(value))).collect()
         }
         Op::Input
         | Op::Flatten

@@ -128,15 +128,53 @@ pub(super) fn pad(node: &View<'_, '_>) -> Made {
         to[dim] = to[dim].saturating_add(low).saturating_add(high);
     }
     let mode = match node.text("mode", "constant").as_str() {
+        "constant" if node.scalar(2, 0.0)? == f64::NEG_INFINITY => {
+            sides.reverse();
+            return only(node, Operation::PadLowest { sides }, to);
+        }
         "constant" if node.scalar(2, 0.0)? == 0.0 => Some(PadMode::Zero),
         "reflect" => Some(PadMode::Reflect),
         "edge" => Some(PadMode::Replicate),
         "wrap" => None,
-        _ => return stop("a pad with other values than 0 is not read"),
+        _ => {
+            return stop(
+                "a pad with other values than 0, or minus infinity before a maximum pooling, is not read",
+            );
+        }
     };
     sides.reverse();
     only(node, Operation::Pad { sides, mode }, to)
 }
+
+/// Channels that become blocks of positions, or positions that become channels.
+pub(super) fn blocks(node: &View<'_, '_>, to_space: bool) -> Made {
+    let extents = node.extents(0)?;
+    let Ok(factor @ 2..) = usize::try_from(node.int("blocksize", 1)?) else {
+        return stop("it has no blocksize that is read");
+    };
+    let &[samples, channels, height, width] = &extents[..] else {
+        return stop("its input has other dims than samples, channels and two of space");
+    };
+    if factor > BLOCK_MAX {
+        return stop("its blocksize is too large");
+    }
+    let by_block = !to_space || node.text("mode", "DCR") != "CRD";
+    if to_space {
+        let to = vec![
+            samples,
+            channels / (factor * factor),
+            height.saturating_mul(factor),
+            width.saturating_mul(factor),
+        ];
+        return only(node, Operation::PixelShuffle { factor, by_block }, to);
+    }
+    let channels = channels.saturating_mul(factor * factor);
+    let to = vec![samples, channels, height / factor, width / factor];
+    only(node, Operation::PixelUnshuffle { factor, by_block }, to)
+}
+
+/// Largest extent of a block.
+const BLOCK_MAX: usize = 1 << 10;
 
 pub(super) fn reshape(node: &View<'_, '_>) -> Made {
     let extents = node.extents(0)?;

@@ -2,13 +2,13 @@
 //!
 //! Source: ONNX, "Operator Schemas", opsets 13 to 28: names, order and defaults of inputs and attributes.
 
-use super::arrange::{concat, element, pad, repeat, reshape, resize, slice, split};
+use super::arrange::{blocks, concat, element, pad, repeat, reshape, resize, slice, split};
 use super::layers::{
     convolution, dropout, einsum, gemm, global, matmul, pool, prelu, reduce, transposed,
 };
 use super::node::{Stop, View, stop};
 use super::steps::{Made, is_one, only, same};
-use super::sums::{product, sum, without};
+use super::sums::{extreme, product, sum, without};
 use crate::network::Operation;
 use partita_graph::{Activation, PoolKind};
 
@@ -59,9 +59,13 @@ pub(super) fn translate(node: &View<'_, '_>) -> Made {
         "Add" | "Sum" => sum(node),
         "Mul" | "Div" => product(node),
         "Sub" => without(node),
+        "Max" => extreme(node, true),
+        "Min" => extreme(node, false),
         "Concat" => concat(node),
         "Resize" => resize(node),
         "Pad" => pad(node),
+        "DepthToSpace" => blocks(node, true),
+        "SpaceToDepth" => blocks(node, false),
         "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => reshape(node),
         "Transpose" => {
             let extents = node.extents(0)?;
@@ -113,9 +117,11 @@ fn function(node: &View<'_, '_>) -> Result<Option<Operation>, Stop> {
                 (low, high) if low < high && !is_open(low) && !is_open(high) => {
                     activation(Activation::Hardtanh { low, high })
                 }
-                _ => stop(
-                    "a clip with one limit that is not 0, or with none between its limits, is not read",
-                ),
+                (low, high) if low < high => activation(Activation::Clamp {
+                    low: low.max(f64::from(f32::MIN)),
+                    high: high.min(f64::from(f32::MAX)),
+                }),
+                _ => stop("a clip with nothing between its limits is not read"),
             }
         }
         "HardSwish" => activation(Activation::HardSwish),

@@ -4,6 +4,7 @@ use super::fold::broadcast;
 use super::layers::per_channel;
 use super::node::{Stop, View, stop};
 use super::steps::{Made, Source, Step, held, is_all, one, parameter, same, value};
+use super::tensors::Held;
 use crate::network::Operation;
 use partita_graph::Activation;
 
@@ -13,7 +14,11 @@ pub(super) fn sum(node: &View<'_, '_>) -> Made {
         if node.count() != 2 {
             return stop("a sum with a parameter is not read");
         }
-        return shifted(node, index);
+        let shift = |shift| Activation::Affine { scale: 1.0, shift };
+        return match shifted(node, index) {
+            Ok(steps) => Ok(steps),
+            Err(fault) => with_number(node, index, shift)?.ok_or(fault),
+        };
     }
     let extents: Vec<Vec<usize>> = (0..node.count())
         .map(|index| node.extents(index))
@@ -98,13 +103,90 @@ fn shifted(node: &View<'_, '_>, index: usize) -> Made {
     )
 }
 
+/// A difference of tensors, or of a tensor and a number.
 pub(super) fn without(node: &View<'_, '_>) -> Made {
     if let (Some(held), None) = (node.held(1), node.held(0))
         && is_all(node, held, 0.0)?
     {
         return same(node, Operation::Identity);
     }
-    stop("a difference is not read")
+    let constant = (0..2).find(|&index| node.held(index).is_some());
+    let Some(index) = constant else {
+        let to = broadcast(&[&node.extents(0)?, &node.extents(1)?])?;
+        let inputs = vec![value(node, 0)?, value(node, 1)?];
+        return one(node, Operation::Subtract { factor: 1.0 }, inputs, to);
+    };
+    let signs = if index == 0 { [-1.0, 1.0] } else { [1.0, -1.0] };
+    match with_number(node, index, |number| Activation::Affine {
+        scale: signs[0],
+        shift: signs[1] * number,
+    })? {
+        Some(steps) => Ok(steps),
+        None => stop("a difference with a parameter is not read"),
+    }
+}
+
+/// The larger or smaller of two tensors, or of a tensor and a number.
+pub(super) fn extreme(node: &View<'_, '_>, is_maximum: bool) -> Made {
+    if node.count() != 2 {
+        return stop("only of two tensors, or of a tensor and a number, it is read");
+    }
+    let Some(index) = (0..2).find(|&index| node.held(index).is_some()) else {
+        let to = broadcast(&[&node.extents(0)?, &node.extents(1)?])?;
+        let inputs = vec![value(node, 0)?, value(node, 1)?];
+        return one(node, Operation::Extreme { is_maximum }, inputs, to);
+    };
+    let [least, most] = [f32::MIN, f32::MAX].map(f64::from);
+    match with_number(node, index, |number| {
+        let (low, high) = if is_maximum {
+            (number, most)
+        } else {
+            (least, number)
+        };
+        Activation::Clamp { low, high }
+    })? {
+        Some(steps) => Ok(steps),
+        None => stop("a maximum or minimum with a parameter is not read"),
+    }
+}
+
+/// A function of a tensor and the number that input `index` is; none where that is no number.
+fn with_number(
+    node: &View<'_, '_>,
+    index: usize,
+    function: impl FnOnce(f64) -> Activation,
+) -> Result<Option<Vec<Step>>, Stop> {
+    let extents = node.extents(1 - index)?;
+    let Some(held) = held(node, index)? else {
+        return Ok(None);
+    };
+    if broadcast(&[&extents, &held.shape])? != extents {
+        return Ok(None);
+    }
+    let Some(number) = number(node, held)? else {
+        return Ok(None);
+    };
+    let inputs = vec![value(node, 1 - index)?];
+    one(
+        node,
+        Operation::Activation(function(number)),
+        inputs,
+        extents,
+    )
+    .map(Some)
+}
+
+/// The number that a tensor is, if it is no parameter.
+fn number(node: &View<'_, '_>, held: &Held) -> Result<Option<f64>, Stop> {
+    // PyTorch's exporter keeps numbers of the module's code under these names; others may be trained.
+    let is_number = ["scalar_tensor_default", "val_"]
+        .iter()
+        .any(|name| held.name.starts_with(name));
+    if held.volume() != 1 || !(held.is_constant || is_number) {
+        return Ok(None);
+    }
+    let found = node.values(held)?.first().copied();
+    Ok(found.filter(|number| number.is_finite()))
 }
 
 /// A product of tensors, or with a parameter.
@@ -161,15 +243,8 @@ fn scaled(node: &View<'_, '_>, index: usize, is_product: bool) -> Made {
             return one(node, operation.clone(), inputs, extents);
         }
     }
-    // PyTorch's exporter keeps numbers of the module's code under these names; others may be trained.
-    let is_number = ["scalar_tensor_default", "val_"]
-        .iter()
-        .any(|name| held.name.starts_with(name));
-    if let (true, 1) = (fits, held.volume())
-        && let [number] = &node.values(held)?[..]
-        && (held.is_constant || is_number)
-    {
-        let scale = if is_product { *number } else { 1.0 / number };
+    if fits && let Some(number) = number(node, held)? {
+        let scale = if is_product { number } else { 1.0 / number };
         let function = Activation::Affine { scale, shift: 0.0 };
         if scale.is_finite() {
             let inputs = vec![value(node, other)?];

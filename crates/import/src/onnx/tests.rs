@@ -197,6 +197,8 @@ fn what_is_written_reads_as_the_same_network() {
         "excited",
         "channels_last",
         "sequence",
+        "shuffled",
+        "shuffled_volume",
         "excited_optimized",
     ] {
         let found = import(&fixture(name)).unwrap();

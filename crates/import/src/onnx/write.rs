@@ -5,6 +5,7 @@
 
 mod attributes;
 mod layers;
+mod positions;
 
 use super::schema::{
     Attribute, Dimension, GraphMessage, Kind, Model, NodeMessage, OperatorSet, ShapeMessage,
@@ -167,6 +168,10 @@ impl Writer<'_> {
         match &node.op {
             Op::Input | Op::Loss(_) | Op::AuxiliaryLoss { .. } => Ok(Value::of(node)),
             Op::Convolution(convolution) => self.convolution(node, first, convolution),
+            Op::TransposedConvolution(convolution) if self.has_fixed_weight(node) => {
+                let factors = convolution.window.map(|window| window.kernel);
+                self.pixel_shuffle(node, first, factors)
+            }
             Op::TransposedConvolution(convolution) => self.transposed(node, first, convolution),
             Op::Pool(pool) => self.pool(node, first, pool),
             Op::Resample(resample) => self.resample(node, first, resample),
@@ -198,14 +203,23 @@ impl Writer<'_> {
             } => self.layer_norm(node, first, epsilon),
             &Op::GroupNorm { groups, epsilon } => self.group_norm(node, first, (groups, epsilon)),
             Op::Activation(activation) => self.activation(node, first, *activation),
-            Op::LayerNorm { centers: false, .. }
-            | Op::Embedding { .. }
-            | Op::Positions
-            | Op::PositionEmbedding { .. }
-            | Op::Reshape { .. }
-            | Op::Attention { .. }
-            | Op::ChannelShuffle { .. } => Err("it is not written as ONNX".to_owned()),
+            &Op::LayerNorm {
+                epsilon,
+                centers: false,
+            } => self.rms_norm(node, first, epsilon),
+            Op::Embedding { .. } => self.embedding(node, first),
+            Op::Positions => self.sinusoids(node, first),
+            &Op::PositionEmbedding { rows } => self.position_embedding(node, first, rows),
+            Op::Reshape { .. } => self.reshape(node, first),
+            &Op::Attention { heads, causal } => self.attention(node, &inputs, (heads, causal)),
+            &Op::ChannelShuffle { groups } => self.channel_shuffle(node, first, groups),
         }
+    }
+
+    /// Whether the weight of a transposed convolution is fixed, which makes it a pixel shuffle.
+    fn has_fixed_weight(&self, node: &Node) -> bool {
+        let first = node.parameters.first();
+        first.is_some_and(|&id| self.graph.parameter(id).is_constant)
     }
 
     fn push(&mut self, operator: &str, name: &str, inputs: &[&str], attributes: Vec<Attribute>) {

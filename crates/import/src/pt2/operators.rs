@@ -242,6 +242,12 @@ fn layer(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Translated>
             call,
         ),
         "amax" => reduce(PoolKind::Max, call),
+        // Its second output, the indices, is not read.
+        "max" if overload == "dim" => {
+            let dims = call.dim("dim", 0).map(|dim| vec![dim]);
+            let kind = PoolKind::Max;
+            dims.map(|dims| (Operation::Reduce { kind, dims }, call.only()))
+        }
         "sum" => call
             .dims("dim")
             .map(|dims| (Operation::Sum { dims }, call.only())),
@@ -251,6 +257,13 @@ fn layer(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Translated>
             .map(|factor| {
                 let by_block = false;
                 (Operation::PixelUnshuffle { factor, by_block }, call.only())
+            }),
+        "pixel_shuffle" => call
+            .whole("upscale_factor", 1)
+            .and_then(|factor| positive(factor, "upscale_factor"))
+            .map(|factor| {
+                let by_block = false;
+                (Operation::PixelShuffle { factor, by_block }, call.only())
             }),
         "upsample_nearest1d" | "upsample_nearest2d" | "upsample_nearest3d" => {
             upsample(false, false, call)
@@ -417,12 +430,20 @@ fn pad(call: &Arguments<'_>) -> Translated {
         Some(Argument::AsString(text)) => text.as_str(),
         Some(_) => return Err(strange("mode")),
     };
+    if mode == "constant" && call.number("value", 0.0)? == f64::NEG_INFINITY {
+        return Ok((Operation::PadLowest { sides }, call.only()));
+    }
     let mode = match mode {
         "constant" if call.has_scalar("value", 0.0)? => Some(PadMode::Zero),
         "reflect" => Some(PadMode::Reflect),
         "replicate" => Some(PadMode::Replicate),
         "circular" => None,
-        _ => return Err("a pad with other values than 0 is not read".to_owned()),
+        _ => {
+            return Err(
+                "a pad with other values than 0, or minus infinity before a maximum pooling, is not read"
+                    .to_owned(),
+            );
+        }
     };
     Ok((Operation::Pad { sides, mode }, call.only()))
 }
@@ -456,6 +477,7 @@ fn elementwise(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Trans
             high: 6.0,
         }),
         "hardtanh" => hardtanh(call),
+        "clamp" | "clip" | "clamp_min" | "clamp_max" => clamp(call),
         "softplus" => softplus(call),
         "selu" | "celu" => scaled_elu(base, call),
         "softmax" | "_softmax" => call
@@ -526,6 +548,16 @@ fn hardtanh(call: &Arguments<'_>) -> Translated {
     Ok((Operation::Activation(function), call.only()))
 }
 
+fn clamp(call: &Arguments<'_>) -> Translated {
+    if call.tensor("min").is_some() || call.tensor("max").is_some() {
+        return Err("a clamp by tensors is not read; use maximum and minimum".to_owned());
+    }
+    let low = call.number("min", f64::from(f32::MIN))?;
+    let high = call.number("max", f64::from(f32::MAX))?;
+    let function = Activation::Clamp { low, high };
+    Ok((Operation::Activation(function), call.only()))
+}
+
 fn softplus(call: &Arguments<'_>) -> Translated {
     if !call.has_scalar("threshold", 20.0)? {
         return Err("a softplus with another threshold than 20 is not read".to_owned());
@@ -577,8 +609,8 @@ fn arithmetic(base: &str, overload: &str, call: &Arguments<'_>) -> Translated {
         return match base {
             "mul" | "multiply" => Ok((Operation::Multiply, both())),
             "add" if call.has_scalar("alpha", 1.0)? => Ok((Operation::Add, both())),
-            "sub" if call.has_scalar("alpha", 1.0)? => Ok((Operation::Subtract, both())),
-            "add" | "sub" => Err("a sum with a factor is not read".to_owned()),
+            "add" => Ok((Operation::Subtract { factor: -alpha }, both())),
+            "sub" => Ok((Operation::Subtract { factor: alpha }, both())),
             _ => Err("a quotient of two tensors is not read".to_owned()),
         };
     }

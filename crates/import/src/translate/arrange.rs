@@ -42,6 +42,8 @@ impl Translation<'_> {
             | Operation::Sum { .. }
             | Operation::Extreme { .. }
             | Operation::PixelUnshuffle { .. }
+            | Operation::PixelShuffle { .. }
+            | Operation::PadLowest { .. }
             | Operation::Upsample { .. }
             | Operation::Pad { .. }
             | Operation::LeakyRelu { .. }
@@ -53,7 +55,7 @@ impl Translation<'_> {
             | Operation::Functions(_)
             | Operation::Noise(_)
             | Operation::Floor
-            | Operation::Subtract
+            | Operation::Subtract { .. }
             | Operation::Contraction(_)
             | Operation::Attention { .. }
             | Operation::Square
@@ -72,6 +74,11 @@ impl Translation<'_> {
             let node = self.plain(call, Op::ChannelShuffle { groups }, &[tensor.node])?;
             let layout = layout.unwrap_or(tensor.layout);
             let layout = layout.with_channels(dim, shape.channels);
+            return Ok(Tensor { node, layout });
+        }
+        if let Some(blocks) = layout.as_ref().and_then(|one| one.blocks_of_space(shape)) {
+            let node = self.shuffled(call, tensor.node, (blocks.factors, blocks.by_block))?;
+            let layout = blocks.layout;
             return Ok(Tensor { node, layout });
         }
         match layout {

@@ -89,7 +89,7 @@ impl Translation<'_> {
                 };
                 scores.dims = dims;
             }
-            Operation::Add | Operation::Subtract => {
+            Operation::Add | Operation::Subtract { .. } => {
                 return reason("a mask or bias of attention scores is not read");
             }
             _ => return reason("it works on attention scores in a way that is not read"),

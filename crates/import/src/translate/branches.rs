@@ -5,7 +5,8 @@
 use super::{Fault, Tensor, Translation, reason};
 use crate::layout::{Axis, Layout};
 use crate::network::Call;
-use partita_graph::{Activation, Interpolation, NodeId, Op, PoolKind, Resample};
+use partita_graph::{Activation, Interpolation, NodeId, Op, Pool, PoolKind, Resample};
+use partita_space::Window;
 
 const NEGATIVE: Activation = Activation::Affine {
     scale: -1.0,
@@ -22,8 +23,8 @@ impl Translation<'_> {
         let shape = self.shape(&first);
         let plain = Layout::image(shape, self.rank);
         let is_alike = |one: &Tensor| one.layout == plain && self.shape(one) == shape;
-        if dim != 1 || !tensors.iter().all(is_alike) {
-            return reason("only images are stacked, along a new dim before channels");
+        if !tensors.iter().all(is_alike) {
+            return reason("only images are stacked");
         }
         let nodes: Vec<NodeId> = tensors.iter().map(|one| one.node).collect();
         let node = match nodes[..] {
@@ -31,8 +32,18 @@ impl Translation<'_> {
             _ => self.plain(call, Op::Concat, &nodes)?,
         };
         let stacked = Layout::image(self.builder.shape(node), self.rank);
-        let sizes = self.output_extents(call);
-        let layout = stacked.reshaped(self.builder.shape(node), self.samples, sizes);
+        // The new dim, as if it stood before channels, is moved to its place.
+        let mut sizes = self.output_extents(call).to_vec();
+        if sizes.len() != plain.dims() + 1 || dim >= sizes.len() {
+            return reason("it stacks in a way that is not read");
+        }
+        let mut order: Vec<usize> = (0..sizes.len()).collect();
+        order.remove(1);
+        order.insert(dim, 1);
+        let blocks = sizes.remove(dim);
+        sizes.insert(1, blocks);
+        let layout = stacked.reshaped(self.builder.shape(node), self.samples, &sizes);
+        let layout = layout.and_then(|one| one.permuted(&order));
         let layout =
             layout.ok_or_else(|| Fault::Reason("it stacks in a way that is not read".into()))?;
         Ok(Tensor { node, layout })
@@ -75,11 +86,29 @@ impl Translation<'_> {
                 Some((extent, stride))
             }
             // One channel in each block.
-            [Axis::Channel] if tensor.layout.dims() > self.rank + 2 && dim == 1 => {
+            [Axis::Channel] if tensor.layout.dims() > self.rank + 2 && dim <= 1 => {
                 Some((channels, 1))
             }
             _ => None,
         }
+    }
+
+    /// Mean over a dim that counts blocks of channels; none where it is another dim.
+    pub(super) fn mean_of_blocks(
+        &mut self,
+        call: &Call,
+        dims: &[usize],
+        tensor: &Tensor,
+    ) -> Result<Option<Tensor>, Fault> {
+        let &[dim] = dims else { return Ok(None) };
+        let Some(blocks) = self.blocks(tensor, dim) else {
+            return Ok(None);
+        };
+        let sum = self.sum_of_blocks(call, (dim, blocks), tensor)?;
+        let scale = 1.0 / blocks.0 as f64;
+        let function = Activation::Affine { scale, shift: 0.0 };
+        self.function(call, Op::Activation(function), &sum)
+            .map(Some)
     }
 
     fn sum_of_blocks(
@@ -238,6 +267,61 @@ impl Translation<'_> {
         Ok(self.image(node))
     }
 
+    /// Channels as blocks of positions.
+    pub(super) fn shuffle(
+        &mut self,
+        call: &Call,
+        (factor, by_block): (usize, bool),
+        tensor: &Tensor,
+    ) -> Result<Tensor, Fault> {
+        self.check_image(tensor)?;
+        let missing = 3 - self.rank;
+        let factors = std::array::from_fn(|dim| if dim < missing { 1 } else { factor });
+        let node = self.shuffled(call, tensor.node, (factors, by_block))?;
+        Ok(self.image(node))
+    }
+
+    /// Channels as blocks of positions, as many along each dim as its factor.
+    pub(super) fn shuffled(
+        &mut self,
+        call: &Call,
+        mut node: NodeId,
+        (factors, by_block): ([usize; 3], bool),
+    ) -> Result<NodeId, Fault> {
+        if factors
+            .iter()
+            .any(|factor| !(1..=BLOCK_MAX).contains(factor))
+        {
+            return reason("it is a shuffle by other than small factors");
+        }
+        let groups = factors.iter().product();
+        let channels = self.builder.shape(node).channels;
+        if by_block && channels > groups {
+            // Channel `block channels + c` becomes channel `c count + block`.
+            node = self.plain(call, Op::ChannelShuffle { groups }, &[node])?;
+        }
+        let name = self.name(call, &[]);
+        Ok(self.builder.pixel_shuffle(&name, node, factors)?)
+    }
+
+    /// Mean or maximum over channels: they become positions, whose windows are pooled.
+    pub(super) fn over_channels(
+        &mut self,
+        call: &Call,
+        (kind, dims): (PoolKind, &[usize]),
+        tensor: &Tensor,
+    ) -> Result<Tensor, Fault> {
+        let channels = self.shape(tensor).channels;
+        let factors = near_equal(channels, self.rank);
+        let name = self.name(call, &[]);
+        let blocks = self.builder.pixel_shuffle(&name, tensor.node, factors)?;
+        let pool = Pool::new(kind, factors.map(Window::tile));
+        let node = self.plain(call, Op::Pool(pool), &[blocks])?;
+        let keeps = self.output_extents(call).len() == tensor.layout.dims();
+        let layout = tensor.layout.reduced(dims, keeps);
+        Ok(Tensor { node, layout })
+    }
+
     /// The crops of an image that begin at each position of a block, in order, each with a step as long as the block.
     pub(super) fn blocks_of_space(
         &mut self,
@@ -311,5 +395,39 @@ impl Translation<'_> {
     }
 }
 
+/// Factors of a number along the last dims, as near to each other as the first divisors below their roots.
+fn near_equal(number: usize, rank: usize) -> [usize; 3] {
+    let mut factors = [1; 3];
+    let mut rest = number;
+    for left in (1..=rank).rev() {
+        let root = (rest as f64).powf(1.0 / left as f64).round() as usize;
+        let below = (1..=root.max(1)).rev();
+        let factor = if left == 1 {
+            rest
+        } else {
+            below
+                .into_iter()
+                .find(|&one| rest.is_multiple_of(one))
+                .unwrap_or(1)
+        };
+        factors[3 - left] = factor;
+        rest /= factor;
+    }
+    factors
+}
+
 /// Positions of a block along a dim.
 const BLOCK_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::near_equal;
+
+    #[test]
+    fn numbers_have_near_factors() {
+        assert_eq!(near_equal(64, 3), [4, 4, 4]);
+        assert_eq!(near_equal(12, 2), [1, 3, 4]);
+        assert_eq!(near_equal(7, 2), [1, 1, 7]);
+        assert_eq!(near_equal(5, 1), [1, 1, 5]);
+    }
+}

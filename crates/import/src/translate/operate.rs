@@ -1,6 +1,6 @@
 //! Operations that compute.
 
-use super::{Fault, Read, Tensor, Translation, Value, reason};
+use super::{Border, Fault, Read, Tensor, Translation, Value, reason};
 use crate::layout::{Axis, Layout};
 use crate::network::{Call, Operation, Padding};
 use partita_graph::ParameterRole::{
@@ -28,10 +28,7 @@ impl Translation<'_> {
         if let Some(one) = self.of_parameters(call, operation)? {
             return Ok(vec![one]);
         }
-        let tensor = match (operation, self.wrapped(call)) {
-            (Operation::Convolution { .. }, Some((tensor, _))) => tensor,
-            _ => self.tensor(call, 0)?,
-        };
+        let tensor = self.first(call, operation)?;
         let one = match operation {
             Operation::Convolution { .. } => self.convolution(call, operation, &tensor),
             Operation::TransposedConvolution { .. } => self.transposed(call, operation, &tensor),
@@ -61,10 +58,16 @@ impl Translation<'_> {
             &Operation::Softmax { dim } => self.softmax(call, dim, &tensor),
             Operation::Sum { dims } => self.sum_over(call, dims, &tensor),
             &Operation::Extreme { is_maximum } => self.extreme(call, is_maximum),
+            &Operation::PixelShuffle { factor, by_block } => {
+                self.shuffle(call, (factor, by_block), &tensor)
+            }
+            Operation::PadLowest { .. } => {
+                reason("a pad of what is no image with minus infinity is not read")
+            }
             &Operation::PixelUnshuffle { factor, by_block } => {
                 self.unshuffle(call, (factor, by_block), &tensor)
             }
-            Operation::Subtract => self.subtract(call, &tensor),
+            &Operation::Subtract { factor } => self.subtract(call, factor, &tensor),
             Operation::Square => self.square(call, &tensor),
             &Operation::Attention { causal, scale } => {
                 self.attention(call, (causal, scale), &tensor)
@@ -205,11 +208,29 @@ impl Translation<'_> {
         })
     }
 
-    /// What a call reads with its opposite borders around it.
-    fn wrapped(&self, call: &Call) -> Option<(Tensor, [(usize, usize); 3])> {
+    /// The first tensor that a call reads, without its border.
+    fn first(&self, call: &Call, operation: &Operation) -> Result<Tensor, Fault> {
+        let border = match operation {
+            Operation::Convolution { .. } => Some(Border::Opposite),
+            Operation::Pool {
+                kind: PoolKind::Max,
+                ..
+            } => Some(Border::Lowest),
+            _ => None,
+        };
+        match border.and_then(|border| self.bordered(call, border)) {
+            Some((tensor, _)) => Ok(tensor),
+            None => self.tensor(call, 0),
+        }
+    }
+
+    /// What a call reads with such a border around it.
+    fn bordered(&self, call: &Call, border: Border) -> Option<(Tensor, [(usize, usize); 3])> {
         let name = call.inputs.first()?.as_ref()?;
         match self.values.get(name) {
-            Some(Value::Wrapped(tensor, sides)) => Some((tensor.clone(), *sides)),
+            Some(Value::Bordered(tensor, found, sides)) if *found == border => {
+                Some((tensor.clone(), *sides))
+            }
             _ => None,
         }
     }
@@ -243,7 +264,8 @@ impl Translation<'_> {
             return reason("it is no convolution");
         };
         self.check_image(tensor)?;
-        let wrapped = self.wrapped(call).map(|(_, sides)| sides);
+        let wrapped = self.bordered(call, Border::Opposite);
+        let wrapped = wrapped.map(|(_, sides)| sides);
         let (weight, bias) = self.weights(call)?;
         let kernel = weight.shape.get(2..).unwrap_or_default();
         let missing = 3 - self.rank;
@@ -490,17 +512,21 @@ impl Translation<'_> {
         let output = self.output_extents(call);
         let extent = self.shape(tensor).extent;
         let missing = 3 - self.rank;
+        let lowest = self.bordered(call, Border::Lowest);
+        let lowest = lowest.map_or([(0, 0); 3], |(_, sides)| sides);
         let mut overhangs = false;
         let window = self.windows(kernel, |dim| {
             let outputs = output.get(dim + 2).copied().unwrap_or(1);
             let read = outputs.saturating_sub(1) * stride[dim] + kernel[dim];
-            let more = read.saturating_sub(extent[missing + dim] + 2 * padding[dim]);
+            let (low, high) = lowest[missing + dim];
+            let (pad_low, pad_high) = (padding[dim] + low, padding[dim] + high);
+            let more = read.saturating_sub(extent[missing + dim] + pad_low + pad_high);
             Window {
                 kernel: kernel[dim],
                 stride: stride[dim],
                 dilation: 1,
-                pad_low: padding[dim],
-                pad_high: padding[dim] + if *rounds_up { more } else { 0 },
+                pad_low,
+                pad_high: pad_high + if *rounds_up { more } else { 0 },
             }
         })?;
         for (one, both) in window[missing..].iter().zip(padding) {
@@ -563,8 +589,18 @@ impl Translation<'_> {
             .flat_map(|&dim| tensor.layout.axes(dim))
             .copied()
             .collect();
+        if let PoolKind::Average { .. } = kind
+            && let Some(mean) = self.mean_of_blocks(call, dims, tensor)?
+        {
+            return Ok(mean);
+        }
+        if axes[..] == [Axis::Channel] {
+            return self.over_channels(call, (kind, dims), tensor);
+        }
         if axes.iter().any(|axis| !matches!(axis, Axis::Space(_))) {
-            return reason("a mean or maximum over samples or channels is not read");
+            return reason(
+                "a mean or maximum over samples, or over channels and space, is not read",
+            );
         }
         let sizes = self.output_extents(call);
         let keeps = sizes.len() == tensor.layout.dims();

@@ -25,10 +25,15 @@ impl Translation<'_> {
         self.sum(call, left, &right)
     }
 
-    pub(super) fn subtract(&mut self, call: &Call, left: &Tensor) -> Result<Tensor, Fault> {
+    pub(super) fn subtract(
+        &mut self,
+        call: &Call,
+        factor: f64,
+        left: &Tensor,
+    ) -> Result<Tensor, Fault> {
         let right = self.tensor(call, 1)?;
         let negated = Activation::Affine {
-            scale: -1.0,
+            scale: -factor,
             shift: 0.0,
         };
         let right = self.function(call, Op::Activation(negated), &right)?;

@@ -55,7 +55,7 @@ fn value(function: Activation, x: f64) -> f64 {
             far if far > SOFTPLUS_EDGE => x,
             inside => (inside.max(0.0) + (-inside.abs()).exp().ln_1p()) / beta,
         },
-        Activation::Hardtanh { low, high } => {
+        Activation::Hardtanh { low, high } | Activation::Clamp { low, high } => {
             if x < low {
                 low
             } else if x > high {
@@ -134,6 +134,7 @@ fn slope(function: Activation, x: f64) -> f64 {
             inside => sigmoid(inside),
         },
         Activation::Hardtanh { low, high } => f64::from(u8::from(low < x && x < high)),
+        Activation::Clamp { low, high } => f64::from(u8::from(low <= x && x <= high)),
         Activation::HardSigmoid => f64::from(u8::from(-3.0 < x && x < 3.0)) / 6.0,
         Activation::HardSwish => {
             if x <= -3.0 {

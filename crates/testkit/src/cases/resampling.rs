@@ -12,6 +12,9 @@ impl Sketch {
     pub(super) fn resample(&mut self, draws: &mut Draws) {
         let input = self.builder.shape(self.head);
         let name = self.name("resample");
+        if draws.one_in(8) && self.shuffle(draws, &name) {
+            return;
+        }
         for _ in 0..20 {
             let resample = self.draw_resample(draws, input.extent);
             let mut tried = self.builder.clone();
@@ -24,6 +27,20 @@ impl Sketch {
                 return;
             }
         }
+    }
+
+    /// Channels as blocks of positions, where they are some.
+    fn shuffle(&mut self, draws: &mut Draws, name: &str) -> bool {
+        let missing = 3 - self.builder.spatial_rank();
+        let factors: [usize; 3] = std::array::from_fn(|dim| match dim {
+            dim if dim < missing => 1,
+            _ => draws.between(1, 3),
+        });
+        let built = self.builder.pixel_shuffle(name, self.head, factors);
+        if let Ok(head) = built {
+            self.head = head;
+        }
+        built.is_ok()
     }
 
     fn draw_resample(&self, draws: &mut Draws, extent: [usize; 3]) -> Resample {

@@ -468,7 +468,7 @@ impl Writer<'_> {
                 let steps = [("Mul", Some(scale)), ("Add", Some(shift))];
                 return Ok(self.with_numbers(node, input, &steps));
             }
-            Activation::Hardtanh { low, high } => {
+            Activation::Hardtanh { low, high } | Activation::Clamp { low, high } => {
                 let bounds = [("low", low), ("high", high)].map(|(word, bound)| {
                     let name = format!("{}.{word}", node.name);
                     self.constant(&name, self.element, Vec::new(), &[bound])
