@@ -162,9 +162,10 @@ impl Fixture {
         let mut parameters = self.graph.parameters.iter();
         let of = name.split_once('.').map_or("", |(_, of)| of);
         if let Some(fixed) = parameters.find(|one| one.is_constant && one.name == of) {
-            let expected = match name.starts_with("grad.") {
-                true => vec![0.0; got.len()],
-                false => initial_values(fixed, 0),
+            let expected = if name.starts_with("grad.") {
+                vec![0.0; got.len()]
+            } else {
+                initial_values(fixed, 0)
             };
             assert_eq!(got, expected, "{name}");
             return;
