@@ -333,14 +333,15 @@ impl PublishedSamples {
 /// Samples of the dataset of a model of the zoo.
 ///
 /// Sources: Oyama et al. for `cosmoflow` (10,017 universes of 512^3, cut into smaller volumes for smaller models) and
-/// `unet3d` (LiTS, 131 scans); ILSVRC 2012 for models of images, with 1,281,167 and 50,000; CIFAR-10 for `resnet110v2`
-/// and its like, with 50,000 and 10,000.
+/// `unet3d` (LiTS, 131 scans); ScaFFold for `scaffold` (241 volumes of fractals); ILSVRC 2012 for models of images, with
+/// 1,281,167 and 50,000; CIFAR-10 for `resnet110v2` and its like, with 50,000 and 10,000.
 pub fn published_samples(model: &str) -> Option<PublishedSamples> {
     let (family, rest) = model.split_once('@')?;
     let size: usize = rest.split('+').next()?.parse().ok()?;
     let (whole, parts) = match family {
         "cosmoflow" => (10_017, (512 / size.clamp(1, 512)).pow(3)),
         "unet3d" => (131, 1),
+        "scaffold" => (241, 1),
         "resnet110v2" | "resnet164v2" | "resnet1001v2" => (60_000, 1),
         "alexnet" | "vgg16" | "resnet18" | "resnet50" | "resnet101" | "resnet152"
         | "densenet121" | "inceptionv3" => (1_331_167, 1),

@@ -9,6 +9,7 @@ mod inception;
 mod network;
 mod resnet;
 mod resnet_v2;
+mod scaffold;
 mod t5;
 mod unet3d;
 mod vgg;
@@ -114,6 +115,8 @@ pub enum Family {
     CosmoFlow,
     /// 3D segmentation.
     UNet3d,
+    /// 3D segmentation by a network that is deeper for larger volumes.
+    ScaFFold,
     /// 2D classification with large linear layers.
     AlexNet,
     /// 2D classification by 3x3 convolutions.
@@ -150,9 +153,10 @@ pub enum Family {
 impl Family {
     /// All families, in the order in which they are listed; of [`Self::AmoebaNetD`], which has any
     /// number of layers and filters, two.
-    pub const ALL: [Family; 16] = [
+    pub const ALL: [Family; 17] = [
         Self::CosmoFlow,
         Self::UNet3d,
+        Self::ScaFFold,
         Self::AlexNet,
         Self::Vgg16,
         Self::ResNet18,
@@ -180,6 +184,7 @@ impl Family {
         let name = match self {
             Self::CosmoFlow => "cosmoflow",
             Self::UNet3d => "unet3d",
+            Self::ScaFFold => "scaffold",
             Self::AlexNet => "alexnet",
             Self::Vgg16 => "vgg16",
             Self::ResNet18 => "resnet18",
@@ -215,6 +220,7 @@ impl Family {
         match self {
             Self::CosmoFlow => &cosmoflow::SIZES,
             Self::UNet3d => &unet3d::SIZES,
+            Self::ScaFFold => &scaffold::SIZES,
             Self::AlexNet => &alexnet::SIZES,
             Self::Vgg16 => &vgg::SIZES,
             Self::ResNet18 | Self::ResNet50 | Self::ResNet101 | Self::ResNet152 => &resnet::SIZES,
@@ -239,6 +245,7 @@ impl Family {
         match self {
             Self::CosmoFlow => 128,
             Self::UNet3d => 256,
+            Self::ScaFFold => 2048,
             Self::AlexNet
             | Self::Vgg16
             | Self::ResNet18
@@ -258,6 +265,7 @@ impl Family {
         match self {
             Self::CosmoFlow | Self::Vgg16 => &["", "bn"],
             Self::UNet3d
+            | Self::ScaFFold
             | Self::AlexNet
             | Self::ResNet18
             | Self::ResNet50
@@ -284,6 +292,7 @@ impl Family {
         match self {
             Self::CosmoFlow => cosmoflow::build(name, size, batch_norm),
             Self::UNet3d => unet3d::build(name, size),
+            Self::ScaFFold => scaffold::build(name, size),
             Self::AlexNet => alexnet::build(name, size),
             Self::Vgg16 => vgg::build(name, size, batch_norm),
             Self::ResNet18 => resnet::build(name, size, Block::Basic, [2, 2, 2, 2]),

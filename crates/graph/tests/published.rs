@@ -69,6 +69,70 @@ fn torchvision_and_unet_have_the_figures_that_pytorch_counts() {
     }
 }
 
+/// At scale 5 as its authors print them, 5,423,238 parameters and 49.2 Gflop; at other scales by the formulas of its layers.
+#[test]
+fn scaffold_has_the_figures_of_its_benchmark() {
+    let smallest = counts("scaffold@32");
+    assert_eq!(smallest.parameters, 5_423_238);
+    let convolutions = format!("{:.1}", smallest.forward_flops.0 as f64 / 1e9);
+    assert_eq!(convolutions, "49.2");
+    for size in [32u64, 256, 2048] {
+        let levels = (size / 8).ilog2();
+        let (mut parameters, mut multiplied) = (0, 0);
+        let mut conv = |inputs: u64, filters: u64, side: u64| {
+            parameters += 27 * inputs * filters + 2 * filters;
+            multiplied += 27 * inputs * filters * side.pow(3);
+        };
+        for level in 0..=levels {
+            let (filters, side) = (64 << level, size >> level);
+            conv(if level == 0 { 3 } else { filters / 2 }, filters, side);
+            conv(filters, filters, side);
+            if level < levels {
+                conv(2 * filters, filters, side);
+                conv(filters, filters, side);
+            }
+        }
+        for level in 0..levels {
+            let (filters, side) = (64 << level, size >> (level + 1));
+            parameters += 8 * 2 * filters * filters + filters;
+            multiplied += 8 * 2 * filters * filters * side.pow(3);
+        }
+        parameters += 64 * 6 + 6;
+        multiplied += 64 * 6 * size.pow(3);
+        let counts = counts(&format!("scaffold@{size}"));
+        assert_eq!(counts.parameters, parameters, "{size}");
+        assert_eq!(counts.forward_flops.0, 2 * multiplied, "{size}");
+    }
+}
+
+/// Levels down to 8^3; what is skipped comes first in each concatenation, and half of its channels come from below.
+#[test]
+fn scaffold_has_the_levels_of_its_scale() {
+    let graph = zoo::build("scaffold@256").unwrap();
+    let shape = |name: &str| graph.node(graph.find(name).unwrap()).shape;
+    assert_eq!(shape("bottom.relu2").extent, [8; 3]);
+    assert_eq!(shape("bottom.relu2").channels, 64 << 5);
+    assert_eq!(names_of(&graph, |op| matches!(op, Op::Pool(_))).len(), 5);
+    for level in 1..=5 {
+        let concat = graph.node(graph.find(&format!("up{level}.concat")).unwrap());
+        let inputs = concat.inputs.iter().map(|&id| graph.node(id));
+        let inputs: Vec<(String, usize)> = inputs
+            .map(|node| (node.name.clone(), node.shape.channels))
+            .collect();
+        let channels = 64 << (5 - level);
+        let expected = [
+            (format!("down{}.relu2", 6 - level), channels),
+            (format!("up{level}.deconv"), channels),
+        ];
+        assert_eq!(inputs, expected);
+    }
+    assert_eq!(shape("head").channels, 6);
+    let printed = text::print(&graph);
+    let loss = printed.lines().find(|line| line.starts_with("loss "));
+    let expected = "loss = dice_cross_entropy head smooth=1e-6 background=false cross_entropy_weights=inverse_frequency";
+    assert_eq!(loss, Some(expected));
+}
+
 /// Without biases, as T5 has them, but norms with a shift.
 #[test]
 fn transformers_have_the_parameters_of_their_layers() {
@@ -287,6 +351,10 @@ fn layers_start_as_in_the_originals() {
         ("resnet110v2@32", "fc.weight", Initialization::HeNormal),
         ("resnet110v2@32", "stage2.block0.shortcut.bias", zero),
         ("unet3d@32", "up1.deconv.weight", Initialization::HeNormal),
+        ("scaffold@32", "down1.conv2.weight", uniform(27.0 * 64.0)),
+        ("scaffold@32", "up1.deconv.weight", uniform(8.0 * 128.0)),
+        ("scaffold@32", "up1.deconv.bias", uniform(8.0 * 128.0)),
+        ("scaffold@32", "head.bias", uniform(64.0)),
         (
             "amoebanetd-18-416@224",
             "cell1_normal1.operations.3.module.4.weight",

@@ -78,6 +78,11 @@ impl Network {
         self.defaults.weights = weights;
     }
 
+    /// Sets the initialization of biases from here on; convolutions have none without it.
+    pub(super) fn set_biases(&mut self, biases: Option<Start>) {
+        self.defaults.biases = biases;
+    }
+
     /// A convolution with one window for all dims.
     pub(super) fn conv(
         &mut self,
@@ -113,22 +118,27 @@ impl Network {
         self.weighted(name, op, input, fan_in, weights, biases)
     }
 
-    /// A transposed convolution without bias that doubles every extent.
+    /// A transposed convolution that doubles every extent.
     pub(super) fn upsampling(
         &mut self,
         name: &str,
         input: NodeId,
         filters: usize,
     ) -> Result<NodeId, GraphError> {
+        let window = self.builder.windows(window(2, 2, 0));
+        let Defaults {
+            weights, biases, ..
+        } = self.defaults;
         let op = Op::TransposedConvolution(TransposedConvolution {
             filters,
-            window: self.builder.windows(window(2, 2, 0)),
+            window,
             output_padding: [0; 3],
             groups: 1,
-            bias: false,
+            bias: biases.is_some(),
         });
-        let fan_in = self.builder.shape(input).channels;
-        self.weighted(name, op, input, fan_in, self.defaults.weights, None)
+        // PyTorch reads the fan-in of its weights, whose second dim has the filters.
+        let taps: usize = window.iter().map(|window| window.kernel).product();
+        self.weighted(name, op, input, taps * filters, weights, biases)
     }
 
     /// A linear layer with bias.
@@ -169,6 +179,17 @@ impl Network {
             epsilon, momentum, ..
         } = self.defaults;
         self.builder.batch_norm(name, input, epsilon, momentum)
+    }
+
+    /// A group norm.
+    pub(super) fn group_norm(
+        &mut self,
+        name: &str,
+        input: NodeId,
+        groups: usize,
+    ) -> Result<NodeId, GraphError> {
+        let epsilon = self.defaults.epsilon;
+        self.builder.group_norm(name, input, Some(groups), epsilon)
     }
 
     /// A ReLU.
@@ -321,8 +342,13 @@ impl Network {
     }
 
     /// The graph, with the cross-entropy of these scores as its loss.
-    pub(super) fn classify(mut self, scores: NodeId) -> Result<Graph, GraphError> {
-        self.builder.loss("loss", scores, Loss::CROSS_ENTROPY)?;
+    pub(super) fn classify(self, scores: NodeId) -> Result<Graph, GraphError> {
+        self.finish(scores, Loss::CROSS_ENTROPY)
+    }
+
+    /// The graph, with its loss.
+    pub(super) fn finish(mut self, output: NodeId, loss: Loss) -> Result<Graph, GraphError> {
+        self.builder.loss("loss", output, loss)?;
         self.builder.build()
     }
 }
