@@ -104,10 +104,11 @@ Time (user and system) and peak of memory of one process of `partita predict` or
 predicts: the step of one sample on Frontier (a rank per GCD of 64 GB), without input. Nothing was trained. A process that
 took more than {limit} s was interrupted (`>`); a plan then has the best so far, or none. Raw data: `{raw}`.""")
     columns = "model | ranks> | time, s> | peak, GiB> | step> | of a rank, GiB> | strategy"
-    yield "## Predictions\n\n" + table(columns, (row(one) for one in record["predictions"]))
-    yield "## Plans\n\n" + table(columns, (row(one) for one in record["plans"]))
-    yield "## The largest cube that fits\n\n" + "Of the sizes of the zoo, from the largest on; the last of each number of\
- GPUs fits.\n\n" + table(columns, (row(one) for one in record["cubes"]))
+    cubes = "Of the sizes of the zoo, from the largest on; the last of each number of GPUs fits, if any does.\n\n"
+    titles = {"predictions": ("Predictions", ""), "plans": ("Plans", ""), "cubes": ("The largest cube that fits", cubes)}
+    for key, (title, text) in titles.items():
+        if record[key]:
+            yield f"## {title}\n\n{text}" + table(columns, (row(one) for one in record[key]))
 
 
 OPTIONS = {
