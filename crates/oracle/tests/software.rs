@@ -5,8 +5,8 @@
 )]
 
 use partita_cluster::{
-    AdaptersUsed, Basis, Exchange, Exponent, Fact, Factor, KernelSplit, LayerPrecision, Machine, NeighborExchange,
-    Redistribution, Share, Software, SoftwareKernels, SoftwareSums, SumFit,
+    AdaptersUsed, Basis, Exchange, Exponent, Fact, Factor, KernelSplit, LayerPrecision, Machine,
+    NeighborExchange, Redistribution, Share, Software, SoftwareKernels, SoftwareSums, SumFit,
 };
 use partita_oracle::{Costs, MachineCosts, SampleRead};
 use partita_program::{
@@ -162,6 +162,48 @@ enum Kind {
     Fill,
 }
 
+/// The kernel over the first three buffers, of these extents.
+fn kernel_of(kind: Kind, [x, w, y]: [[usize; 5]; 3]) -> Kernel {
+    let view = |at: usize, extent| View {
+        buffer: BufferId(at as u32),
+        start: [0; 5],
+        extent,
+    };
+    match kind {
+        Kind::BatchNorm => Kernel::BatchNormStatistics {
+            x: view(2, y),
+            sums: view(2, y),
+            accumulate: false,
+        },
+        Kind::GroupNorm => Kernel::GroupNormStatistics {
+            x: view(2, y),
+            sums: view(2, y),
+        },
+        Kind::Fill => Kernel::Fill {
+            target: view(2, y),
+            value: 0.0,
+        },
+        Kind::Sum => Kernel::Add {
+            a: view(2, y),
+            b: view(2, y),
+            y: view(2, y),
+        },
+        Kind::Convolution => Kernel::ConvolutionForward {
+            x: view(0, x),
+            w: view(1, w),
+            bias: None,
+            y: view(2, y),
+            taps: Taps {
+                kernel: [1, 3, 3],
+                stride: [1; 3],
+                dilation: [1; 3],
+            },
+            groups: 1,
+            accumulate: false,
+        },
+    }
+}
+
 /// A convolution whose filters are split `ways` ways, or a batch norm of its output.
 fn kernel(ways: usize, kind: Kind, software: Software) -> f64 {
     kernel_with(ways, kind, &costs(software))
@@ -196,44 +238,7 @@ fn kernel_with(ways: usize, kind: Kind, costs: &MachineCosts) -> f64 {
     let (x, y) = ([8, 1, 34, 34, 256], [8, 1, 32, 32, 256 / ways]);
     let w = [1, 3, 3, 256, 256 / ways];
     let buffers = [buffer(x, false), buffer(w, true), buffer(y, true)];
-    let view = |at: usize, extent| View {
-        buffer: BufferId(at as u32),
-        start: [0; 5],
-        extent,
-    };
-    let kernel = match kind {
-        Kind::BatchNorm => Kernel::BatchNormStatistics {
-            x: view(2, y),
-            sums: view(2, y),
-            accumulate: false,
-        },
-        Kind::GroupNorm => Kernel::GroupNormStatistics {
-            x: view(2, y),
-            sums: view(2, y),
-        },
-        Kind::Fill => Kernel::Fill {
-            target: view(2, y),
-            value: 0.0,
-        },
-        Kind::Sum => Kernel::Add {
-            a: view(2, y),
-            b: view(2, y),
-            y: view(2, y),
-        },
-        Kind::Convolution => Kernel::ConvolutionForward {
-            x: view(0, x),
-            w: view(1, w),
-            bias: None,
-            y: view(2, y),
-            taps: Taps {
-                kernel: [1, 3, 3],
-                stride: [1; 3],
-                dilation: [1; 3],
-            },
-            groups: 1,
-            accumulate: false,
-        },
-    };
+    let kernel = kernel_of(kind, [x, w, y]);
     let shape = KernelShape {
         kernel: &kernel,
         buffers: &buffers,
@@ -299,7 +304,10 @@ fn small_kernels_take_what_the_framework_takes_but_padding_does_not() {
         let more = kernel(1, kind, with(35e-6)) - kernel(1, kind, own());
         assert!((more - 30e-6).abs() < 1e-12, "{more}");
     }
-    assert_eq!(kernel(1, Kind::Fill, with(35e-6)), kernel(1, Kind::Fill, own()));
+    assert_eq!(
+        kernel(1, Kind::Fill, with(35e-6)),
+        kernel(1, Kind::Fill, own())
+    );
 }
 
 #[test]
@@ -308,7 +316,11 @@ fn windows_of_3_x_3_save_arithmetic_in_f32_alone() {
     saving.device.efficiency.winograd = Some(fact(Share(2.0)));
     let seconds = |machine: Machine, precision| {
         let costs = MachineCosts::new(machine, own());
-        kernel_with(1, Kind::Convolution, &costs.with_precision(precision).unwrap())
+        kernel_with(
+            1,
+            Kind::Convolution,
+            &costs.with_precision(precision).unwrap(),
+        )
     };
     let ratio = |precision| seconds(machine(), precision) / seconds(saving.clone(), precision);
     assert!((ratio(LayerPrecision::F32) - 2.0).abs() < 1e-6);
