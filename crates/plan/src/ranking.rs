@@ -36,9 +36,6 @@ pub(crate) const BUCKETS_SHARE: f64 = 0.2;
 /// many tasks together, of which none was the fastest. A few seconds of a core.
 const PROGRAMS_IN_VAIN: usize = 2;
 const TASKS_IN_VAIN: usize = 250_000;
-/// Candidates on so many ranks are evaluated after those only where they promise to be faster than the best by this part.
-const RANKS_MANY: usize = 128;
-const GAIN_MIN: f64 = 0.1;
 /// Estimates by shortened models of candidates that may be the fastest are at most this many times the best step.
 const ESTIMATE_FACTOR: f64 = 1.02;
 
@@ -220,8 +217,7 @@ impl Ranking<'_, '_> {
                 self.leave(strategy);
                 continue;
             }
-            let no = self.cannot_be_best(&strategy, lower_bound);
-            if let Some(reason) = no.or_else(|| self.gains_little(lower_bound)) {
+            if let Some(reason) = self.cannot_be_best(&strategy, lower_bound) {
                 self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
             }
@@ -331,14 +327,6 @@ impl Ranking<'_, '_> {
                 "{programs} that promised more were not faster than `{best}` ({least}); not evaluated"
             )
         })
-    }
-
-    /// Why a candidate on many ranks is not evaluated: those before it were not faster, and it can be faster by little only.
-    fn gains_little(&self, lower_bound: Seconds) -> Option<String> {
-        let (least, _) = self.best.as_ref()?;
-        let is_much = lower_bound.0 < (1.0 - GAIN_MIN) * least.0;
-        let reason = self.is_in_vain();
-        reason.filter(|_| self.request.ranks >= RANKS_MANY && !is_much)
     }
 
     /// Keeps the best time.
