@@ -277,12 +277,7 @@ impl<'a> Emit<'a> {
                 if !self.builder.is_in(distribution.submesh) {
                     continue;
                 }
-                let owned = self.builder.owned(&distribution);
-                let mut dims = if owned.is_empty() {
-                    [0; 5]
-                } else {
-                    owned.shape()
-                };
+                let mut dims = self.builder.owned(&distribution).shape();
                 let mut dtype = self.request.dtype.arithmetic();
                 if index == 0 {
                     let [n, d, h, w, c] = dims;
