@@ -416,7 +416,12 @@ impl Bundle<'_> {
                 taken(signature, group);
             }
             Movement::Slice => signature.push_common(&mine, &own),
-            Movement::Messages(_) => {
+            Movement::Messages(group) => {
+                // Along an axis that only the source splits, all others get the same.
+                let copies = group.minus(to.split_axes());
+                let given = from.axes[dim].iter().filter(|&axis| copies.has(axis));
+                let places = given.map(|axis| coord[axis.index()] as i64);
+                signature.numbers.extend(places);
                 signature.push_common(&mine, &own);
                 signature.push_common(&own, &mine);
                 for (start, wanted, distribution) in [(&own, own, from), (&mine, mine, to)] {
