@@ -4,7 +4,7 @@ use crate::depend::{
     Accesses, accesses as accesses_of, depend, ordered_by_lane, users as users_of,
 };
 use crate::request::LowerError;
-use crate::select::{is_measured, refine};
+use crate::select::{has_faster, refine};
 use crate::timeline::Timeline;
 use partita_program::{Body, Buffer, Lane, Menu, Role, Work};
 use partita_space::limits::{BYTES_MAX, ELEMENTS_MAX};
@@ -28,7 +28,7 @@ struct Placed {
 /// before the first use of the other in the task list. Such pairs are then ordered by dependencies, since
 /// tasks of different lanes may run in another order than the list's.
 ///
-/// With a menu, kernels then get the fastest measured configurations whose workspaces fit into what is free while
+/// With a menu, kernels then get the fastest configurations whose workspaces fit into what is free while
 /// they run.
 ///
 /// Errors: sizes beyond [`partita_space::limits`].
@@ -108,7 +108,7 @@ fn placed(body: &Body, users: &[Vec<usize>]) -> Vec<Placed> {
 
 /// Lets each kernel use the largest range of the arena that is free while it runs. Memory that other lanes use is
 /// free for the kernels that are ordered before or after them already, so that none has to wait for a message.
-/// Returns whether any kernel was measured.
+/// Returns whether any kernel has a faster configuration.
 fn use_holes(
     body: &mut Body,
     (world, menu): (&Mesh, &dyn Menu),
@@ -117,9 +117,9 @@ fn use_holes(
     arena: Range<u64>,
 ) -> bool {
     let end = body.tasks.len();
-    let is_measured = |&id: &usize| is_measured(body, menu, world, id);
-    let measured: Vec<usize> = (0..end).filter(is_measured).collect();
-    if measured.is_empty() {
+    let has_faster = |&id: &usize| has_faster(body, menu, world, id);
+    let faster: Vec<usize> = (0..end).filter(has_faster).collect();
+    if faster.is_empty() {
         return false;
     }
     let between = ordered_kernels(body);
@@ -139,7 +139,7 @@ fn use_holes(
         taken.push((start..start + size, lifetime));
     }
     taken.sort_by_key(|(range, _)| range.start);
-    for id in measured {
+    for id in faster {
         let live = taken.iter().filter(|(_, lifetime)| lifetime.contains(&id));
         let hole = largest_hole(live.map(|(range, _)| range), &arena);
         refine(body, menu, id, hole);

@@ -16,17 +16,17 @@ use partita_program::{
 use partita_space::{AxisSet, Bytes, Mesh};
 
 impl Builder<'_> {
-    /// Selects for every kernel what the menu gives within a limit. [`WorkspaceLimit::Live`] selects only what needs
-    /// no measurement, and [`refine`] the rest once memory is planned.
+    /// Selects for every kernel what the menu gives within a limit. [`WorkspaceLimit::Live`] selects only the usual
+    /// implementations, and [`refine`] the rest once memory is planned.
     ///
     /// Errors: a kernel that the menu lacks.
     pub fn select(&mut self, limit: WorkspaceLimit) -> Result<(), MenuError> {
-        let mut measured = self.measured(limit).into_iter();
+        let mut faster = self.faster(limit).into_iter();
         for id in 0..self.body.tasks.len() {
             let Some(shape) = shape_of(&self.body, id) else {
                 continue;
             };
-            let choice = match measured.next().flatten() {
+            let choice = match faster.next().flatten() {
                 Some(choice) => choice,
                 None => self.menu.choose(&shape)?,
             };
@@ -42,8 +42,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// For each kernel what was measured, if it is to be used now.
-    fn measured(&self, limit: WorkspaceLimit) -> Vec<Option<Choice>> {
+    /// For each kernel what is faster than the usual implementation, if it is to be used now.
+    fn faster(&self, limit: WorkspaceLimit) -> Vec<Option<Choice>> {
         let shapes = (0..self.body.tasks.len()).filter_map(|id| shape_of(&self.body, id));
         let shapes: Vec<KernelShape<'_>> = shapes.collect();
         let is_unique = |&at: &usize| is_unique(&shapes[at], &self.world);
@@ -57,11 +57,11 @@ impl Builder<'_> {
                 .collect(),
             WorkspaceLimit::Total(bytes) => self.menu.divide(&own, bytes),
         };
-        let mut measured = vec![None; shapes.len()];
+        let mut faster = vec![None; shapes.len()];
         for (at, choice) in unique.into_iter().zip(found) {
-            measured[at] = choice;
+            faster[at] = choice;
         }
-        measured
+        faster
     }
 
     /// Whether a kernel is expected to run by an implementation that takes the weights as they are, so that
@@ -132,7 +132,7 @@ fn pin(body: &mut Body, id: usize, choice: Choice, view: Option<View>) {
     }
 }
 
-/// Gives a kernel of a body with planned memory the fastest measured configuration whose workspace fits into a
+/// Gives a kernel of a body with planned memory the fastest configuration whose workspace fits into a
 /// free range of the arena, from `start` on.
 pub(crate) fn refine(body: &mut Body, menu: &dyn Menu, id: usize, (start, size): (u64, u64)) {
     let Some(choice) =
@@ -166,10 +166,9 @@ pub(crate) fn refine(body: &mut Body, menu: &dyn Menu, id: usize, (start, size):
     pin(body, id, choice, Some(view));
 }
 
-/// Whether configurations of a kernel were measured, and it may have any of them.
-pub(crate) fn is_measured(body: &Body, menu: &dyn Menu, world: &Mesh, id: usize) -> bool {
+/// Whether a kernel has a configuration that is faster than the usual one, and may have it.
+pub(crate) fn has_faster(body: &Body, menu: &dyn Menu, world: &Mesh, id: usize) -> bool {
     shape_of(body, id).is_some_and(|shape| {
-        // Few kernels were.
         let fastest = menu.fastest_within(&shape, Bytes(u64::MAX));
         fastest.is_some() && is_unique(&shape, world)
     })

@@ -91,13 +91,14 @@ pub trait Menu {
         })
     }
 
-    /// The fastest measured configuration with at most this workspace; none if none was measured.
+    /// The fastest configuration with at most this workspace, by measured or expected times; none if the usual
+    /// implementation is to run.
     fn fastest_within(&self, _shape: &KernelShape<'_>, _limit: Bytes) -> Option<Choice> {
         None
     }
 
-    /// For each of the kernels a measured configuration, so that their workspaces together have at most `total` and
-    /// the sum of their times is the least; none where nothing was measured, or the total is too small for all.
+    /// For each of the kernels a configuration, so that their workspaces together have at most `total` and the sum of
+    /// their times is the least; none where no times are known, or the total is too small for all.
     fn divide(&self, shapes: &[KernelShape<'_>], _total: Bytes) -> Vec<Option<Choice>> {
         vec![None; shapes.len()]
     }

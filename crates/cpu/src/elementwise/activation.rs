@@ -334,8 +334,8 @@ impl Function for Hardtanh {
 impl Function for Clamp {
     #[inline(always)]
     fn value<S: Simd>(self, x: f32) -> f32 {
-        let above = if x < self.low { self.low } else { x };
-        if above > self.high { self.high } else { above }
+        let Self { low, high } = self;
+        Hardtanh { low, high }.value::<S>(x)
     }
 
     #[inline(always)]

@@ -401,14 +401,12 @@ fn near_equal(number: usize, rank: usize) -> [usize; 3] {
     let mut rest = number;
     for left in (1..=rank).rev() {
         let root = (rest as f64).powf(1.0 / left as f64).round() as usize;
-        let below = (1..=root.max(1)).rev();
+        let mut below = (1..=root.max(1)).rev();
+        let divisor = below.find(|&one| rest.is_multiple_of(one));
         let factor = if left == 1 {
             rest
         } else {
-            below
-                .into_iter()
-                .find(|&one| rest.is_multiple_of(one))
-                .unwrap_or(1)
+            divisor.unwrap_or(1)
         };
         factors[3 - left] = factor;
         rest /= factor;
