@@ -37,13 +37,20 @@ impl GraphBuilder {
     /// An empty graph. The name may hold letters, digits and `_-./@+`.
     pub fn new(name: &str) -> Result<Self, GraphError> {
         check_characters(name, GRAPH_NAME_ALSO)?;
+        let mut new = Self::unnamed();
+        name.clone_into(&mut new.graph.name);
+        Ok(new)
+    }
+
+    /// An empty graph of some name.
+    pub(crate) fn unnamed() -> Self {
         let graph = Graph {
-            name: name.to_owned(),
+            name: "unnamed".to_owned(),
             spatial_rank: 0,
             nodes: Vec::new(),
             parameters: Vec::new(),
         };
-        Ok(Self {
+        Self {
             graph,
             ids: HashMap::new(),
             totals: Totals::default(),
@@ -51,7 +58,7 @@ impl GraphBuilder {
             needs_gradient: Vec::new(),
             first_loss: None,
             loss_of: HashMap::new(),
-        })
+        }
     }
 
     /// The input, first node of the graph: `extent` holds W, or H and W, or D, H and W.
@@ -392,6 +399,7 @@ impl GraphBuilder {
 
     /// The graph, when it ends with a loss and every other node is read or an auxiliary loss.
     pub fn build(self) -> Result<Graph, GraphError> {
+        let unused = self.unused().into_iter().next();
         let graph = self.graph;
         let Some(last) = graph.nodes.last() else {
             return Err(GraphError::NoInput { node: graph.name });
@@ -402,23 +410,32 @@ impl GraphBuilder {
                 graph: graph.name,
             });
         }
-        let mut is_read = vec![false; graph.nodes.len()];
-        for node in &graph.nodes {
-            node.inputs.iter().for_each(|input| is_read[input.0] = true);
-        }
-        for (i, pair) in graph.nodes.windows(2).enumerate() {
-            let is_loss = pair[0].op.loss().is_some();
-            if !is_read[i] && !is_loss {
-                return Err(GraphError::Unused {
-                    node: pair[0].name.clone(),
-                    nearest: pair[1].name.clone(),
-                });
-            }
+        if let Some((_, error)) = unused {
+            return Err(error);
         }
         for (node, volume) in graph.nodes.iter().zip(graph.padded_volumes()) {
             check_padded_volume(&node.name, volume)?;
         }
         Ok(graph)
+    }
+
+    /// The nodes so far that nothing reads, without the last one and losses, and what [`build`](Self::build) says of each.
+    pub(crate) fn unused(&self) -> Vec<(NodeId, GraphError)> {
+        let nodes = &self.graph.nodes;
+        let mut is_read = vec![false; nodes.len()];
+        for node in nodes {
+            node.inputs.iter().for_each(|input| is_read[input.0] = true);
+        }
+        let pairs = nodes.windows(2).enumerate();
+        let unused = pairs.filter(|(i, pair)| !is_read[*i] && pair[0].op.loss().is_none());
+        let refused = |(i, pair): (usize, &[Node])| {
+            let error = GraphError::Unused {
+                node: pair[0].name.clone(),
+                nearest: pair[1].name.clone(),
+            };
+            (NodeId(i), error)
+        };
+        unused.map(refused).collect()
     }
 
     /// The node of this name.

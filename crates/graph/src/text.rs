@@ -55,14 +55,16 @@
 //! weights are those of that `conv`, (Kd, Kh, Kw, F / groups, C).
 //!
 //! A `conv` may leave out `stride=1`, `dilation=1`, `pad=0`, `padding=zero` and `groups=1`, a
-//! `conv_transpose` all but the `padding`, and `output_padding=0`, a pooling `pad=0`; whatever differs
-//! between frameworks must be given. A parameter is shared by its name in place of a
+//! `conv_transpose` all but the `padding`, and `output_padding=0`, a pooling `pad=0` and a stride as its kernel.
+//! Other defaults are PyTorch's: `bias=true`, `epsilon=1e-5`, `momentum=0.1`, `slope=0.01`, `rate=0.5`,
+//! `count_padding=true`, `slopes=one` and `causal=false`. A parameter is shared by its name in place of a
 //! value: `weight=`, `bias=`, `gamma=`, `beta=` or `slope=LAYER.ROLE`. Initializations are set by `init` for
 //! weights and `init_ROLE` for the others: `constant:NUMBER` (for vectors just `NUMBER`); for what is
 //! trained also `normal:DEVIATION` and `uniform:LIMIT`; for weights also `glorot_uniform`, `he_normal`
 //! and `he_normal_fan_out`. A norm with `affine=false` has no gamma and beta, a `layer_norm` with `bias=false` no
 //! beta.
 
+mod faults;
 mod loss;
 mod parse;
 mod print;

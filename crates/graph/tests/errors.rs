@@ -148,19 +148,6 @@ fn batch_norms_out_of_range() {
 }
 
 #[test]
-fn attributes_left_out() {
-    for (line, nearest) in [
-        ("d = batch_norm c", "help: try `epsilon=0.00001`"),
-        ("d = batch_norm c epsilon=1e-3", "help: try `momentum=0.1`"),
-        ("d = leaky_relu c", "help: try `slope=0.01`"),
-        ("d = prelu c", "help: try `slopes=one`"),
-        ("d = dropout c", "help: try `rate=0.5`"),
-    ] {
-        check(&refusal_of(line), &["line 4", nearest]);
-    }
-}
-
-#[test]
 fn inputs_out_of_range() {
     check(
         &refusal("input x channels=0 extent=8"),
@@ -534,12 +521,8 @@ fn the_form_of_a_text() {
         &["key `filters` is given twice", "`filters=1`"],
     );
     check(
-        &refusal_of("d = conv c filters=1 kernel=3"),
-        &["needs the key `bias`", "true, false"],
-    );
-    check(
-        &refusal_of("d = max_pool c kernel=3"),
-        &["max_pool needs the key `stride`"],
+        &refusal_of("d = conv c filters=1"),
+        &["needs the key `kernel`", "help: try `kernel=1`"],
     );
 }
 

@@ -4,6 +4,7 @@
 
 mod errors;
 mod extents;
+mod faults;
 mod published;
 mod resample;
 mod round_trip;

@@ -131,10 +131,10 @@ fn layers_of_sequences_that_do_not_fit_are_refused() {
         matches!(shapes, GraphError::AttentionShapes { .. }),
         "{shapes}"
     );
-    let causal = refusal("d = attention e e e heads=2");
+    let heads = refusal("d = attention e e e");
     assert!(
-        matches!(causal, TextError::MissingKey { key: "causal", .. }),
-        "{causal}"
+        matches!(heads, TextError::MissingKey { key: "heads", .. }),
+        "{heads}"
     );
     for line in [
         "d = embedding k rows=4 channels=2 bias=true",

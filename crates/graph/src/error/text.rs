@@ -2,6 +2,7 @@
 
 use super::GraphError;
 use partita_space::Help;
+use partita_space::help::indent;
 use thiserror::Error;
 
 /// Why a text is not a model. Lines count from 1.
@@ -136,4 +137,35 @@ pub enum TextError {
         /// Why.
         error: Box<GraphError>,
     },
+    /// Several faults.
+    #[error("{} faults:{}", .faults.len(), listed(faults))]
+    Several {
+        /// In the order of the lines.
+        faults: Vec<Self>,
+    },
+}
+
+/// Most faults that are shown.
+const SHOWN: usize = 20;
+
+impl TextError {
+    /// One fault as it is, or several.
+    pub(crate) fn of(mut faults: Vec<Self>) -> Self {
+        match faults.len() {
+            1 => faults.remove(0),
+            _ => Self::Several { faults },
+        }
+    }
+}
+
+/// Each fault on lines of its own, with its help below it.
+fn listed(faults: &[TextError]) -> String {
+    let shown = faults.iter().take(SHOWN);
+    let mut text: String = shown
+        .map(|fault| format!("\n  {}", indent(&indent(fault))))
+        .collect();
+    if let Some(more) = faults.len().checked_sub(SHOWN + 1) {
+        text += &format!("\n  and {} more", more + 1);
+    }
+    text
 }

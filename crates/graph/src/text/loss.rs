@@ -40,14 +40,8 @@ pub fn parse_loss(text: &str) -> Result<Loss, TextError> {
 
 /// The loss of a line with this word.
 pub(super) fn read(keyword: Keyword, attributes: &Attributes) -> Result<Loss, TextError> {
-    let real = |key, default| match attributes.get(key) {
-        None => Ok(default),
-        Some(_) => attributes.real(key),
-    };
-    let flag = |key, default| match attributes.get(key) {
-        None => Ok(default),
-        Some(_) => attributes.flag(key),
-    };
+    let real = |key, default| attributes.real_or(key, default);
+    let flag = |key, default| attributes.flag_or(key, default);
     let ignore = attributes.integer("ignore")?;
     let function = match keyword {
         Keyword::L1 => ElementFunction::Absolute,

@@ -1,6 +1,7 @@
 //! Reads the text form of a model.
 
 use super::TextError;
+use super::faults::Reader;
 use super::loss;
 use super::synonym;
 use super::values::{Attributes, Padding, initialization_key};
@@ -15,11 +16,17 @@ use partita_space::Window;
 
 const FORMS: &str = "`input NAME channels=C extent=DxHxW` and `NAME = OPERATION INPUT KEY=VALUE`";
 
+/// Shape of an input that is not known.
+const ONE: Shape = Shape {
+    extent: [1; 3],
+    channels: 1,
+};
+
 type Sources = Vec<(ParameterRole, ParameterSource)>;
 
 /// Reads a model from its text form, see the module.
 ///
-/// Errors: the first faulty line, what was asked, what is possible and the nearest of it.
+/// Errors: all faulty lines, what was asked, what is possible and the nearest of it.
 pub fn parse(text: &str) -> Result<Graph, TextError> {
     let mut lines = text.lines().enumerate().filter_map(|(i, line)| {
         let line = line.split_once('#').map_or(line, |(before, _)| before);
@@ -27,40 +34,49 @@ pub fn parse(text: &str) -> Result<Graph, TextError> {
         (!words.is_empty()).then_some((i + 1, words))
     });
     let (line, words) = lines.next().unwrap_or((1, Vec::new()));
-    let mut builder = parse_model(line, &words)?;
-    let mut places = vec![line];
+    let (builder, fault) = parse_model(line, &words);
+    let mut reader = Reader::new(builder, fault.into_iter().collect(), line);
     for (line, words) in lines {
-        let NodeId(last) = parse_line(&mut builder, line, &words)?;
-        // A line may add the padding of its input before.
-        places.resize(last + 2, line);
-    }
-    let last = places[places.len() - 1];
-    let place_of = |error: &GraphError| {
-        if let GraphError::Unused { node, .. } = error
-            && let Ok(id) = builder.find(node)
-        {
-            return places[id.0 + 1];
+        if !reader.read(line, &words) {
+            break;
         }
-        last
-    };
-    let built = builder.clone().build();
-    built.map_err(|error| refuse(place_of(&error), error))
+    }
+    let Reader {
+        builder,
+        mut faults,
+        places,
+        ..
+    } = reader;
+    let unused = builder.unused();
+    let last = places[places.len() - 1];
+    match builder.build() {
+        _ if !faults.is_empty() => {}
+        Ok(graph) => return Ok(graph),
+        Err(GraphError::Unused { .. }) => {
+            let each = unused.into_iter();
+            faults.extend(each.map(|(NodeId(id), error)| refuse(places[id + 1], error)));
+        }
+        Err(error) => faults.push(refuse(last, error)),
+    }
+    Err(TextError::of(faults))
 }
 
-fn parse_model(line: usize, words: &[&str]) -> Result<GraphBuilder, TextError> {
-    match words {
-        ["model", name] => GraphBuilder::new(name).map_err(|error| refuse(line, error)),
-        ["model", first, ..] => Err(TextError::Model {
-            line,
-            asked: words.join(" "),
-            nearest: format!("model {first}"),
-        }),
-        _ => Err(TextError::Model {
-            line,
-            asked: words.join(" "),
-            nearest: "model unnamed".to_owned(),
-        }),
-    }
+/// The builder, and what is wrong with the line. A model of which that is all has another name.
+fn parse_model(line: usize, words: &[&str]) -> (GraphBuilder, Option<TextError>) {
+    let misplaced = |nearest: String| TextError::Model {
+        line,
+        asked: words.join(" "),
+        nearest,
+    };
+    let fault = match words {
+        ["model", name] => match GraphBuilder::new(name) {
+            Ok(builder) => return (builder, None),
+            Err(error) => refuse(line, error),
+        },
+        ["model", first, ..] => misplaced(format!("model {first}")),
+        _ => misplaced("model unnamed".to_owned()),
+    };
+    (GraphBuilder::unnamed(), Some(fault))
 }
 
 fn refuse(line: usize, error: GraphError) -> TextError {
@@ -68,7 +84,8 @@ fn refuse(line: usize, error: GraphError) -> TextError {
     TextError::Graph { line, error }
 }
 
-fn parse_line(
+/// Adds the node of a line.
+pub(super) fn parse_line(
     builder: &mut GraphBuilder,
     line: usize,
     words: &[&str],
@@ -91,6 +108,19 @@ fn parse_line(
         }
         _ => Err(bad_form(line, words)),
     }
+}
+
+/// Checks the words of a line without what it reads.
+pub(super) fn check_values(
+    builder: &GraphBuilder,
+    line: usize,
+    operation: &str,
+    words: &[&str],
+) -> Result<(), TextError> {
+    let keyword = find_keyword(line, operation)?;
+    let (_, attributes) = split_words(line, keyword, words)?;
+    parse_op(keyword, &attributes, (builder.spatial_rank(), ONE))?;
+    parse_sources(builder, line, keyword, &attributes).map(drop)
 }
 
 fn bad_form(line: usize, words: &[&str]) -> TextError {
@@ -162,11 +192,7 @@ fn parse_node(
     let ids = ids.map_err(at_line)?;
     let rank = builder.spatial_rank();
     // A missing input is refused below.
-    let one = Shape {
-        extent: [1; 3],
-        channels: 1,
-    };
-    let shape = ids.first().map_or(one, |&id| builder.shape(id));
+    let shape = ids.first().map_or(ONE, |&id| builder.shape(id));
     let mut op = parse_op(keyword, attributes, (rank, shape))?;
     let sources = parse_sources(builder, line, keyword, attributes)?;
     let mut ids = ids;
@@ -222,7 +248,7 @@ fn parse_op(
             Op::TransposedConvolution(shuffle(input.channels, factors))
         }
         Keyword::Pool(PoolKind::Average { .. }) => {
-            let count_padding = attributes.flag("count_padding")?;
+            let count_padding = attributes.flag_or("count_padding", true)?;
             parse_pool(attributes, rank, PoolKind::Average { count_padding })?
         }
         Keyword::Pool(kind) => parse_pool(attributes, rank, kind)?,
@@ -241,7 +267,7 @@ fn parse_op(
             negative_slope: 0.0,
         },
         Keyword::LeakyRelu => Op::LeakyRelu {
-            negative_slope: attributes.real("slope")?,
+            negative_slope: attributes.real_or("slope", 0.01)?,
         },
         Keyword::Prelu => Op::Prelu(attributes.slopes()?),
         Keyword::Softmax => Op::Softmax,
@@ -250,7 +276,7 @@ fn parse_op(
             bias: attributes.flag_or_name("bias")?.0,
         },
         Keyword::Dropout => Op::Dropout {
-            rate: attributes.real("rate")?,
+            rate: attributes.real_or("rate", 0.5)?,
             mask: attributes.dropout_mask()?,
         },
         Keyword::Flatten => Op::Flatten,
@@ -302,7 +328,7 @@ fn parse_of_sequences(
         },
         Keyword::Attention => Op::Attention {
             heads: attributes.whole("heads", None)?,
-            causal: attributes.flag("causal")?,
+            causal: attributes.flag_or("causal", false)?,
         },
         _ => Op::Positions,
     })
@@ -343,24 +369,29 @@ fn parse_activation(
     })
 }
 
-/// Instance norm, unless it is another one.
+/// Instance norm, unless it is another one. Without an epsilon it is PyTorch's.
 fn parse_norm(keyword: Keyword, attributes: &Attributes) -> Result<Op, TextError> {
+    let default = match keyword {
+        Keyword::RmsNorm => f64::from(f32::EPSILON),
+        _ => 1e-5,
+    };
+    let epsilon = attributes.real_or("epsilon", default)?;
     Ok(match keyword {
         Keyword::BatchNorm => Op::BatchNorm {
-            epsilon: attributes.real("epsilon")?,
-            momentum: attributes.real("momentum")?,
+            epsilon,
+            momentum: attributes.real_or("momentum", 0.1)?,
         },
         Keyword::LayerNorm | Keyword::RmsNorm => Op::LayerNorm {
-            epsilon: attributes.real("epsilon")?,
+            epsilon,
             centers: keyword == Keyword::LayerNorm,
         },
         Keyword::GroupNorm => Op::GroupNorm {
             groups: Some(attributes.whole("groups", None)?),
-            epsilon: attributes.real("epsilon")?,
+            epsilon,
         },
         _ => Op::GroupNorm {
             groups: None,
-            epsilon: attributes.real("epsilon")?,
+            epsilon,
         },
     })
 }
@@ -406,7 +437,10 @@ fn parse_transposed(attributes: &Attributes, rank: usize) -> Result<Op, TextErro
 
 fn parse_pool(attributes: &Attributes, rank: usize, kind: PoolKind) -> Result<Op, TextError> {
     let kernel = attributes.dims("kernel", rank, None)?;
-    let stride = attributes.dims("stride", rank, None)?;
+    let stride = match attributes.get("stride") {
+        None => kernel,
+        Some(_) => attributes.dims("stride", rank, None)?,
+    };
     let pads = attributes.pads("pad", rank)?;
     let window = windows(kernel, stride, [1; 3], pads);
     Ok(Op::Pool(Pool::new(kind, window)))

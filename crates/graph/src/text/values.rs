@@ -60,7 +60,7 @@ impl<'a> Attributes<'a> {
             operation: self.keyword.name(),
             key,
             possible: kind.possible().to_owned(),
-            nearest: usual(key).unwrap_or(kind.example()).to_owned(),
+            nearest: kind.example().to_owned(),
         })
     }
 
@@ -119,18 +119,21 @@ impl<'a> Attributes<'a> {
         self.get(key).map(read).transpose()
     }
 
-    /// `true` or `false`.
-    pub(super) fn flag(&self, key: &'static str) -> Result<bool, TextError> {
-        let value = self.needed(key, Kind::Flag)?;
-        self.read(key, Kind::Flag, value, |value| value.parse().ok())
+    /// `true` or `false`, or what it is where neither is given.
+    pub(super) fn flag_or(&self, key: &'static str, default: bool) -> Result<bool, TextError> {
+        self.get(key).map_or(Ok(default), |value| {
+            self.read(key, Kind::Flag, value, |value| value.parse().ok())
+        })
     }
 
-    /// `true`, `false`, or the name of a shared parameter, which contains a dot.
+    /// `true`, `false`, or the name of a shared parameter, which contains a dot; true where none is given.
     pub(super) fn flag_or_name(
         &self,
         key: &'static str,
     ) -> Result<(bool, Option<&'a str>), TextError> {
-        let value = self.needed(key, Kind::FlagOrName)?;
+        let Some(value) = self.get(key) else {
+            return Ok((true, None));
+        };
         if value.contains('.') {
             return Ok((true, Some(value)));
         }
@@ -229,10 +232,7 @@ impl<'a> Attributes<'a> {
             "linear" => Some(true),
             _ => None,
         })?;
-        let align_corners = match self.get("align_corners") {
-            Some(_) => self.flag("align_corners")?,
-            None => false,
-        };
+        let align_corners = self.flag_or("align_corners", false)?;
         match (linear, align_corners) {
             (true, align_corners) => Ok(Interpolation::Linear { align_corners }),
             (false, false) => Ok(Interpolation::Nearest),
@@ -248,7 +248,7 @@ impl<'a> Attributes<'a> {
 
     /// How many slopes a PReLU has.
     pub(super) fn slopes(&self) -> Result<PreluSlopes, TextError> {
-        let value = self.needed("slopes", Kind::Slopes)?;
+        let value = self.get("slopes").unwrap_or(PreluSlopes::One.name());
         self.read("slopes", Kind::Slopes, value, |value| {
             let mut all = PreluSlopes::ALL.into_iter();
             all.find(|slopes| slopes.name() == value)
@@ -371,7 +371,7 @@ impl<'a> Attributes<'a> {
             _ => &[],
         };
         for &key in keys {
-            if self.get(key).is_some() && !self.flag(key)? {
+            if !self.flag_or(key, true)? {
                 for other in [role.name(), initialization_key(role)] {
                     self.refuse_key(other, || {
                         format!("`{key}=false` means that there is no {}", role.name())
@@ -594,18 +594,6 @@ fn spread<T: Copy>(values: &[T], rank: usize, missing: T) -> [T; 3] {
         Some(dim) => *values.get(dim).unwrap_or(&values[0]),
         None => missing,
     })
-}
-
-/// What most networks have for a number that has no valid value in common with others.
-fn usual(key: &str) -> Option<&'static str> {
-    match key {
-        "epsilon" => Some("0.00001"),
-        "momentum" => Some("0.1"),
-        "slope" => Some("0.01"),
-        "smoothing" => Some("0.1"),
-        "rate" => Some("0.5"),
-        _ => None,
-    }
 }
 
 /// Key of the initialization of a parameter.
