@@ -555,6 +555,8 @@ pub enum DataVerb {
     Digits(DigitsArgs),
     /// Make a dataset of HDF5, NPY, NPZ, Zarr, NIfTI, PNG, JPEG or TFRecord files
     Convert(ConvertArgs),
+    /// Give the samples of a dataset numbers of a table, such as age and weight, for networks that read features
+    Features(DataFeaturesArgs),
     /// Summarize a dataset
     Inspect(DataInspectArgs),
 }
@@ -722,6 +724,22 @@ pub struct ConvertArgs {
     pub skip_damaged: bool,
     #[command(flatten)]
     pub decoding: DecodingArgs,
+}
+
+/// `partita data features`.
+#[derive(Debug, Args)]
+pub struct DataFeaturesArgs {
+    /// A dataset folder
+    pub path: PathBuf,
+    /// Table with a header and a row for each sample, whose first column names it; replaces the features that are there
+    #[arg(long, value_name = "FILE.csv")]
+    pub table: PathBuf,
+    /// Columns of the features, in this order (default: all behind the first)
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    pub columns: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `partita data inspect`.

@@ -279,6 +279,10 @@ fn data(context: &Context, verb: &DataVerb, out: &mut dyn Write) -> Result<(), C
         DataVerb::Convert(args) => {
             make_dataset(&|| partita::convert_data(context, &args.request()), out)
         }
+        DataVerb::Features(args) => {
+            let written = partita::write_features(&args.path, &args.table, &args.columns)?;
+            write_result(out, args.json, &written, text::features)
+        }
         DataVerb::Inspect(args) => {
             let scope = if args.all {
                 ValueScope::All

@@ -9,6 +9,7 @@ use partita_formats::{DType, DataError, SourceArray, SourceFile, VolumeShape};
 use crate::channels::Channels;
 use crate::disk::check_samples;
 use crate::external::external_files;
+use crate::features::Features;
 use crate::files::{FileEntry, Files};
 use crate::grid::{AFFINES, CANONICAL, Grid, ORIENTATION, ORIGINALS};
 use crate::index::{INDEX_FILE, Index, Kind};
@@ -69,6 +70,16 @@ impl Dataset {
         })
     }
 
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+
+    /// The same dataset with its features read so.
+    pub(crate) fn with_features(mut self, features: Features) -> Self {
+        Arc::make_mut(&mut self.inner).features = features;
+        self
+    }
+
     pub(crate) fn of_inner(inner: Inner) -> Self {
         let inner = Arc::new(inner);
         Self { inner }
@@ -106,6 +117,7 @@ impl Dataset {
                 extent: None,
             }])
         });
+        let features = source.features();
         let name = Path::new(source.name());
         Ok(Self::of_inner(Inner {
             path: name.to_path_buf(),
@@ -124,6 +136,7 @@ impl Dataset {
             spec: toml::Table::new(),
             meaning: Default::default(),
             channels: Default::default(),
+            features: Features::new(features, Default::default()),
             source: Some(SourceHandle(source)),
         }))
     }
@@ -420,6 +433,7 @@ fn open_folder(path: &Path, external: bool, has_targets: bool) -> Result<Inner, 
     }
     let splits = Split::ALL.map(|split| index.split(split).files(path));
     let names = Split::ALL.map(|split| index.split(split).names.clone());
+    let rows = Split::ALL.map(|split| index.split(split).features.clone().unwrap_or_default());
     let inner = Inner {
         path: path.to_path_buf(),
         kind: Some(index.kind),
@@ -439,6 +453,7 @@ fn open_folder(path: &Path, external: bool, has_targets: bool) -> Result<Inner, 
         universes: Split::ALL.map(|split| index.split(split).universes.clone()),
         meaning: Meaning::new(index.ranges, index.units),
         channels: Channels::stored(&index.spec, index.channels),
+        features: Features::new(index.features.unwrap_or_default(), rows),
         spec: index.spec,
         source: None,
     };
@@ -554,6 +569,7 @@ fn open_file(path: &Path, keys: &Keys, has_targets: bool) -> Result<Inner, DataE
         spec: toml::Table::new(),
         meaning: Meaning::default(),
         channels: Channels::default(),
+        features: Features::default(),
         source: None,
     };
     if has_targets {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use partita_files::write_whole;
 use partita_formats::{DType, DataError, DimOrder, VolumeShape};
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +73,9 @@ pub(crate) struct Index {
     /// Unit of each number of a target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) units: Option<Vec<String>>,
+    /// Names of the numbers of each sample beside its volume; absent where samples have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) features: Option<Vec<String>>,
     #[serde(default)]
     pub(crate) train: SplitIndex,
     #[serde(default)]
@@ -84,7 +88,7 @@ pub(crate) struct Index {
 }
 
 /// Files of a split: exactly one of `file` and `files`, or neither if it is empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SplitIndex {
     /// One file with all samples stacked.
@@ -110,6 +114,9 @@ pub(crate) struct SplitIndex {
     /// Name of each sample, likewise (default: made of the names of files).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) names: Option<Vec<String>>,
+    /// The features of each sample, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) features: Option<Vec<Vec<f32>>>,
 }
 
 impl Index {
@@ -124,6 +131,29 @@ impl Index {
             Split::Validation => &self.validation,
             Split::Test => &self.test,
         }
+    }
+
+    pub(crate) fn split_mut(&mut self, split: Split) -> &mut SplitIndex {
+        match split {
+            Split::Train => &mut self.train,
+            Split::Validation => &mut self.validation,
+            Split::Test => &mut self.test,
+        }
+    }
+
+    /// Replaces the index file.
+    ///
+    /// Errors: `Unwritable`, `BadValue` for what TOML cannot hold.
+    pub(crate) fn write(&self, path: &Path) -> Result<(), DataError> {
+        let text = toml::to_string(self).map_err(|error| DataError::BadValue {
+            what: "spec of the dataset",
+            got: error.to_string(),
+            expected: "a table that TOML can hold".to_string(),
+        })?;
+        write_whole(path, text.as_bytes()).map_err(|error| DataError::Unwritable {
+            path: path.to_path_buf(),
+            reason: error.to_string(),
+        })
     }
 
     /// Names of the arrays.
@@ -220,6 +250,7 @@ impl Index {
             .iter()
             .find_map(|&split| self.split(split).fault(split))
             .or_else(|| self.extents_fault())
+            .or_else(|| self.features_fault())
             .or_else(|| self.leak())
             .or_else(|| names::fault(self.names()))
     }
@@ -275,6 +306,32 @@ impl Index {
             ));
         }
         None
+    }
+
+    /// Features that are not a finite number of each name for each sample.
+    fn features_fault(&self) -> Option<(String, String)> {
+        let names = self.features.as_deref().unwrap_or_default();
+        let is_empty = self.features.as_ref().is_some_and(Vec::is_empty);
+        let is_row =
+            |row: &Vec<f32>| row.len() == names.len() && row.iter().all(|value| value.is_finite());
+        let is_faulty = |split: &Split| {
+            let one = self.split(*split);
+            let rows = one.features.as_deref().unwrap_or_default();
+            let samples = if names.is_empty() {
+                0
+            } else {
+                one.universes.len()
+            };
+            is_empty || rows.len() != samples || !rows.iter().all(is_row)
+        };
+        let split = Split::ALL.into_iter().find(is_faulty)?;
+        Some((
+            format!("`features` of [{split}]"),
+            format!(
+                "a row of {} finite numbers for each sample, one of each name in `features`",
+                names.len()
+            ),
+        ))
     }
 
     /// A universe in two splits: validation data would leak into training.

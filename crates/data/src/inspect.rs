@@ -94,6 +94,9 @@ pub struct DatasetSummary {
     pub dtype: DType,
     /// Names of the targets.
     pub targets: Vec<String>,
+    /// Names of the features; none where samples have none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
     /// Extents D, H, W of the class indices of a sample, whose classes the targets name; absent
     /// where targets are vectors of numbers.
     pub labels: Option<[usize; 3]>,
@@ -233,6 +236,7 @@ fn summarize_dataset(dataset: &Dataset, scope: ValueScope) -> Result<DatasetSumm
         smallest_extent: dataset.smallest_extent(),
         dtype: dataset.dtype(),
         targets: dataset.targets().to_vec(),
+        features: dataset.features().to_vec(),
         labels: dataset.labels(),
         sample_bytes: Bytes((elements * dataset.dtype().size_bytes()) as u64),
         warnings: doubts(dataset, &splits),

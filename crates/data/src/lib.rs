@@ -10,6 +10,7 @@ mod convert;
 mod dataset;
 mod disk;
 mod external;
+mod features;
 mod files;
 mod grid;
 mod index;
@@ -39,6 +40,7 @@ pub use convert::{
 };
 pub use dataset::Dataset;
 pub use external::external_note;
+pub use features::{WrittenFeatures, write_features};
 pub use index::{FORMAT_VERSION, INDEX_FILE, Kind};
 pub use inspect::{
     ArraySummary, ClassSummary, DatasetSummary, FileArray, FileSummary, Inspected, SplitSummary,

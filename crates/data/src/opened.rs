@@ -6,6 +6,7 @@ use partita_formats::slab::Region4;
 use partita_formats::{Axes, DType, DataError, DimOrder, SourceArray, SourceFile, VolumeShape};
 
 use crate::channels::Channels;
+use crate::features::Features;
 use crate::files::{FileEntry, Files};
 use crate::index::Kind;
 use crate::keys::Keys;
@@ -36,6 +37,7 @@ pub(crate) struct Inner {
     pub(crate) spec: toml::Table,
     pub(crate) meaning: Meaning,
     pub(crate) channels: Channels,
+    pub(crate) features: Features,
     /// Gives the samples, where they are none of files.
     pub(crate) source: Option<SourceHandle>,
 }
@@ -123,6 +125,7 @@ impl Inner {
             spec: toml::Table::new(),
             meaning: Meaning::default(),
             channels: Channels::default(),
+            features: Features::default(),
             source: None,
         }
     }

@@ -29,6 +29,18 @@ pub trait SampleSource: Send + Sync {
     /// What samples are answered with.
     fn targets(&self) -> SourceTargets;
 
+    /// Names of the numbers of each sample beside its volume; none where it has none.
+    fn features(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// These numbers of a sample.
+    ///
+    /// Errors: as [`read_volume`](Self::read_volume).
+    fn read_features(&self, _of: (Split, usize)) -> Result<Vec<f32>, SourceError> {
+        Err("it has no features".into())
+    }
+
     /// Replaces `out` by a region of a sample, half-open over (C, D, H, W), in that order and of [`dtype`](Self::dtype).
     ///
     /// Errors: why it cannot be read, which ends the training.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use partita_files::{FolderLock, is_temporary, parent, sync_folder, write_whole};
+use partita_files::{FolderLock, is_temporary, parent, sync_folder};
 use partita_formats::hdf5::{TargetArray, TargetFile};
 use partita_formats::{DType, DataError, Layout, Samples, VolumeShape};
 use partita_space::Bytes;
@@ -304,12 +304,7 @@ impl DatasetWriter {
 
     fn write_index(&self) -> Result<(), DataError> {
         let path = self.partial.join(INDEX_FILE);
-        let text = toml::to_string(&self.index).map_err(|error| DataError::BadValue {
-            what: "spec of the dataset",
-            got: error.to_string(),
-            expected: "a table that TOML can hold".to_string(),
-        })?;
-        write_whole(&path, text.as_bytes()).map_err(|error| unwritable(&path, &error))
+        self.index.write(&path)
     }
 }
 
@@ -544,6 +539,7 @@ fn index_of(spec: &DatasetSpec, extents: Option<[Vec<[usize; 3]>; 3]>) -> Index 
         layout: None,
         ranges: None,
         units: None,
+        features: None,
         train: split(Split::Train, &spec.train),
         validation: split(Split::Validation, &spec.validation),
         test: split(Split::Test, &spec.test),

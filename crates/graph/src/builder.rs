@@ -94,6 +94,22 @@ impl GraphBuilder {
         Ok(self.push(name, Op::Input, &[], Vec::new(), shape))
     }
 
+    /// Numbers of the sample beside its volume, anywhere after the input: one position, a channel per number.
+    ///
+    /// Errors: no input before; other features.
+    pub fn features(&mut self, name: &str, count: usize) -> Result<NodeId, GraphError> {
+        let shape = Shape {
+            extent: [1; 3],
+            channels: count,
+        };
+        check_characters(name, NAME_ALSO)?;
+        self.check_name(name)?;
+        self.check_place(name, &Op::Features)?;
+        check_input(name, shape)?;
+        self.totals = self.totals.with(name, &Op::Features, &[], shape, 0)?;
+        Ok(self.push(name, Op::Features, &[], Vec::new(), shape))
+    }
+
     /// A convolution with parameters of its own.
     pub fn convolution(
         &mut self,
@@ -491,7 +507,13 @@ impl GraphBuilder {
         let (Some(first), Some(last)) = (self.graph.nodes.first(), self.graph.nodes.last()) else {
             return Err(GraphError::NoInput { node });
         };
-        if *op == Op::Input {
+        let mut nodes = self.graph.nodes.iter();
+        let other = match op {
+            Op::Input => Some(first),
+            Op::Features => nodes.find(|other| other.op == Op::Features),
+            _ => None,
+        };
+        if let Some(first) = other {
             let first = first.name.clone();
             return Err(GraphError::SecondInput { node, first });
         }

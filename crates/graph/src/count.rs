@@ -148,7 +148,7 @@ fn head(graph: &Graph) -> Vec<bool> {
 
 fn memory_bytes(node: &Node, in_head: bool) -> Bytes {
     let times = match node.op {
-        Op::Input => 2,
+        Op::Input | Op::Features => 2,
         Op::Loss(_) | Op::AuxiliaryLoss { .. } => 0,
         Op::Flatten | Op::Linear { .. } => 0,
         Op::Convolution(_)

@@ -25,7 +25,7 @@ pub(crate) fn infer(
 ) -> Result<Shape, GraphError> {
     let input = check_inputs(node, op, inputs)?;
     let shape = match op {
-        Op::Input => input,
+        Op::Input | Op::Features => input,
         Op::Loss(kind) => {
             loss::check_loss(node, kind, input)?;
             input
@@ -139,6 +139,7 @@ fn check_inputs(node: &str, op: &Op, inputs: &[Shape]) -> Result<Shape, GraphErr
         Op::Add | Op::Multiply => 2,
         Op::Attention { .. } => 3,
         Op::Input
+        | Op::Features
         | Op::Convolution(_)
         | Op::TransposedConvolution(_)
         | Op::Pool(_)

@@ -188,7 +188,7 @@ impl Keyword {
     /// The word for an operation.
     pub(crate) fn of(op: &Op) -> Self {
         match op {
-            Op::Input => Self::Input,
+            Op::Input | Op::Features => Self::Input,
             Op::Convolution(_) => Self::Conv,
             Op::TransposedConvolution(_) => Self::ConvTranspose,
             Op::Pool(pool) => Self::of_pool(pool),
@@ -317,7 +317,7 @@ impl Keyword {
     /// The keys that its line may carry.
     pub(crate) fn keys(self) -> &'static [&'static str] {
         match self {
-            Self::Input => &["channels", "extent"],
+            Self::Input => &["channels", "extent", "features"],
             Self::Conv => &CONV_KEYS,
             Self::ConvTranspose => &CONV_TRANSPOSE_KEYS,
             Self::PixelShuffle => &["factor"],

@@ -10,6 +10,8 @@ use partita_space::Window;
 pub enum Op {
     /// The sample as it comes from the dataset.
     Input,
+    /// Numbers of the sample beside its volume, such as age and weight: one position, a channel per number.
+    Features,
     /// Convolution (cross-correlation) with weights (Kd, Kh, Kw, C / groups, F).
     Convolution(Convolution),
     /// Adjoint of a convolution, with weights (Kd, Kh, Kw, F / groups, C).
@@ -145,6 +147,7 @@ impl Op {
             | Self::Linear { .. }
             | Self::Embedding { .. } => true,
             Self::Input
+            | Self::Features
             | Self::Pool(_)
             | Self::Resample(_)
             | Self::BatchNorm { .. }
@@ -189,6 +192,7 @@ impl Op {
         match self {
             Self::Loss(loss) | Self::AuxiliaryLoss { loss, .. } => Some(loss),
             Self::Input
+            | Self::Features
             | Self::Convolution(_)
             | Self::TransposedConvolution(_)
             | Self::Pool(_)
@@ -224,6 +228,7 @@ impl Op {
             Self::TransposedConvolution(convolution) => Some(&convolution.window),
             Self::Pool(pool) => Some(&pool.window),
             Self::Input
+            | Self::Features
             | Self::Resample(_)
             | Self::BatchNorm { .. }
             | Self::LeakyRelu { .. }

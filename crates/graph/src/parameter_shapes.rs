@@ -56,6 +56,7 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
             per_channel(&roles, input)
         }
         Op::Input
+        | Op::Features
         | Op::Pool(_)
         | Op::Resample(_)
         | Op::LeakyRelu { .. }

@@ -82,6 +82,7 @@ pub(crate) fn padding(op: &Op) -> [(usize, usize); 3] {
         | Op::TransposedConvolution(TransposedConvolution { window, .. })
         | Op::Pool(Pool { window, .. }) => window.map(|window| (window.pad_low, window.pad_high)),
         Op::Input
+        | Op::Features
         | Op::Resample(_)
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
@@ -152,6 +153,7 @@ pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 
             })
         }
         Op::Input
+        | Op::Features
         | Op::BatchNorm { .. }
         | Op::LeakyRelu { .. }
         | Op::Prelu(_)

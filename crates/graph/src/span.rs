@@ -33,6 +33,7 @@ fn spans_positions(op: &Op) -> Option<&'static str> {
         Op::PositionEmbedding { .. } => Some("adds a trained row to each position of a sample"),
         Op::Reshape { .. } => Some("arranges all positions of a sample"),
         Op::Input
+        | Op::Features
         | Op::Convolution(_)
         | Op::TransposedConvolution(_)
         | Op::Pool(_)

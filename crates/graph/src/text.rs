@@ -18,6 +18,8 @@
 //! loss = mse fc
 //! ```
 //!
+//! An `input NAME features=N` after the input has N numbers of each sample beside its volume, at one position.
+//!
 //! The operations are `conv`, `conv_transpose`, `max_pool`, `average_pool`, `l2_pool`, `upsample`, `pad`,
 //! `adaptive_average_pool`, `batch_norm`, `relu`,
 //! `leaky_relu`, `prelu`, `softmax`, `gelu`, `silu`, `sigmoid`, `tanh`, `elu`, `layer_norm`, `rms_norm`, `group_norm`, `instance_norm`, `linear`,

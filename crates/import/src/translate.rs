@@ -157,17 +157,8 @@ impl<'a> Translation<'a> {
         let read: Vec<&String> = calls()
             .flat_map(|call| call.inputs.iter().flatten())
             .collect();
-        let mut inputs = network.inputs.iter().filter(|input| read.contains(input));
-        let (Some(input), None) = (inputs.next(), inputs.next()) else {
-            let count = network
-                .inputs
-                .iter()
-                .filter(|input| read.contains(input))
-                .count();
-            return Err(ImportError::Interface(format!(
-                "the network reads {count} inputs, and one is possible: samples x channels x extents"
-            )));
-        };
+        let inputs = network.inputs.iter().filter(|input| read.contains(input));
+        let (input, features) = interface(network, &inputs.collect::<Vec<_>>())?;
         let sizes = network.shape(input);
         let &[samples, channels, ref extent @ ..] = sizes else {
             return Err(ImportError::Interface(few_dims(input, sizes)));
@@ -188,6 +179,11 @@ impl<'a> Translation<'a> {
             })
             .collect();
         values.insert(input.clone(), Value::Tensor(Tensor { node, layout }));
+        if let Some(features) = features {
+            let node = builder.features("features", network.shape(features)[1])?;
+            let layout = Layout::features(builder.shape(node));
+            values.insert(features.clone(), Value::Tensor(Tensor { node, layout }));
+        }
         let mut count = BTreeMap::new();
         for call in calls() {
             *count.entry(call.module.as_str()).or_insert(0) += 1;
@@ -510,6 +506,31 @@ pub fn state_dict_role(role: ParameterRole) -> &'static str {
         ParameterRole::Bias | ParameterRole::Beta => "bias",
         ParameterRole::RunningMean => "running_mean",
         ParameterRole::RunningVariance => "running_var",
+    }
+}
+
+/// The input of samples, and that of features: the only one of two dims beside another one of more.
+fn interface<'n>(
+    network: &Network,
+    inputs: &[&'n String],
+) -> Result<(&'n String, Option<&'n String>), ImportError> {
+    let dims = |input: &String| network.shape(input).len();
+    match *inputs {
+        [input] => Ok((input, None)),
+        [input, features] if dims(input) > 2 && dims(features) == 2 => Ok((input, Some(features))),
+        [features, input] if dims(input) > 2 && dims(features) == 2 => Ok((input, Some(features))),
+        _ => {
+            let all = inputs
+                .iter()
+                .map(|input| format!("{:?}", network.shape(input)));
+            let all: Vec<String> = all.collect();
+            Err(ImportError::Interface(format!(
+                "the network reads {} inputs ({}), and possible are one, samples x channels x extents, and with it one of \
+                 samples x features",
+                inputs.len(),
+                all.join(", ")
+            )))
+        }
     }
 }
 

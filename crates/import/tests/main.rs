@@ -140,10 +140,7 @@ fn outputs_and_inputs_that_a_training_cannot_have_are_refused() {
         )],
     );
     let error = refusal(&path).to_string();
-    assert!(
-        error.contains("reads 2 inputs, and one is possible"),
-        "{error}"
-    );
+    assert!(error.contains("reads 2 inputs ("), "{error}");
 }
 
 #[test]

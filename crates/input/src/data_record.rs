@@ -20,6 +20,9 @@ const VOXELS: &str = "partita.voxels";
 /// Entry of the metadata of a weight file with the names of the channels, as JSON.
 const CHANNELS: &str = "partita.channels";
 
+/// Entry of the metadata of a weight file with the names of the features, as JSON.
+const FEATURES: &str = "partita.features";
+
 /// Entry of the metadata of a weight file with the weights of the classes in its loss, as JSON.
 const CLASS_WEIGHTS: &str = "partita.class_weights";
 
@@ -38,6 +41,9 @@ pub struct DataRecord {
     /// Names of the channels, in the order in which the network reads them; empty where they are unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<String>,
+    /// Names of the features, in the order in which the network reads them; empty where it reads none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
     /// The weights of classes that followed from the labels, one per class; empty where none did.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub class_weights: Vec<f64>,
@@ -59,6 +65,10 @@ impl DataRecord {
             (
                 CHANNELS,
                 (!self.channels.is_empty()).then(|| serde_json::json!(self.channels)),
+            ),
+            (
+                FEATURES,
+                (!self.features.is_empty()).then(|| serde_json::json!(self.features)),
             ),
             (
                 CLASS_WEIGHTS,
@@ -83,6 +93,7 @@ impl DataRecord {
             targets: entry(path, metadata, TARGETS)?,
             voxels: entry(path, metadata, VOXELS)?,
             channels: entry(path, metadata, CHANNELS)?.unwrap_or_default(),
+            features: entry(path, metadata, FEATURES)?.unwrap_or_default(),
             class_weights: entry(path, metadata, CLASS_WEIGHTS)?.unwrap_or_default(),
         })
     }

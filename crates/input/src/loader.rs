@@ -174,7 +174,7 @@ impl Loader {
         let dtype = match (item, self.readers.has_labels()) {
             (Item::Sample, _) => self.unit.dtype(),
             (Item::Target, true) => DType::Int16,
-            (Item::Target, false) => DType::Float32,
+            (Item::Target, false) | (Item::Features, _) => DType::Float32,
         };
         let made = self.made.get_or_insert_default();
         let key = (*item, region.clone());

@@ -39,6 +39,7 @@ impl Readers {
             Item::Sample => reader.read_volume(volume, region, out)?,
             Item::Target if self.has_labels => reader.read_labels(volume, region, out)?,
             Item::Target => *out = Samples::F32(reader.read_target(volume)?),
+            Item::Features => panic!("features are part of the dataset"),
         }
         Ok(Bytes(self.file_bytes() - before))
     }

@@ -424,7 +424,7 @@ impl Worker {
                     let made = self.volumes.take(pieces, || Samples::new(self.dtype));
                     made.map(PieceValues::Volume)
                 }
-                Part::Targets(_) | Part::Labels(_) => self
+                Part::Targets(_) | Part::Labels(_) | Part::Features(_) => self
                     .targets
                     .take(pieces, Vec::new)
                     .map(PieceValues::Targets),

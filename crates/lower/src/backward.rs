@@ -128,7 +128,7 @@ impl Emit<'_> {
     /// The kernels of the gradients of an operation of the model.
     fn backward_operation(&mut self, id: LayerId, layer: &str, op: &Op) {
         match *op {
-            Op::Input | Op::Loss(_) | Op::AuxiliaryLoss { .. } => {}
+            Op::Input | Op::Features | Op::Loss(_) | Op::AuxiliaryLoss { .. } => {}
             Op::Convolution(ref convolution) => {
                 self.convolution_backward(id, layer, convolution);
             }

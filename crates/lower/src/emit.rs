@@ -14,7 +14,7 @@ use crate::request::Request;
 use crate::schedule::{Pass, Slot};
 use crate::step_plan::StepPlan;
 use crate::storage::Storages;
-use partita_graph::{Graph, Loss, ParameterId, TargetKind};
+use partita_graph::{Graph, Loss, Op, ParameterId, TargetKind};
 use partita_program::{
     Distribution, GRADIENT_SQUARES, Item, Load, Phase, ProgramKind, Role, Store, View, When, Work,
 };
@@ -46,8 +46,8 @@ pub(crate) struct Emit<'a> {
     pub moments: Vec<Vec<View>>,
     /// Averages of parameters by replica on the rank.
     pub averages: BTreeMap<(ParameterId, Option<Submesh>), TensorBuffer>,
-    /// Sample and target of each replica.
-    pub staging: [[Option<View>; 2]; 2],
+    /// Of each replica, by item.
+    pub staging: [[Option<View>; 3]; 2],
     /// Targets of each micro-batch on each replica, where all are staged at once.
     pub targets: Vec<[Option<View>; 2]>,
     /// Counts of the targets of the mini-batch by loss and submesh, where they are taken at the start of the step.
@@ -87,7 +87,7 @@ impl<'a> Emit<'a> {
             gathered: BTreeMap::new(),
             moments: Vec::new(),
             averages: BTreeMap::new(),
-            staging: [[None; 2]; 2],
+            staging: [[None; 3]; 2],
             targets: Vec::new(),
             totals: BTreeMap::new(),
             micro: 0,
@@ -258,33 +258,31 @@ impl<'a> Emit<'a> {
         2 * (all + id.0) as u32 + u32::from(is_back) + 1
     }
 
-    /// Staging buffers for samples and targets of each replica on the rank.
+    /// Staging buffers for what each replica on the rank reads.
     pub fn stage_samples(&mut self) {
         let apart = self.stages_all_targets();
-        let (network, format) = (&self.plan.networks[0].0, self.request.samples);
-        let last = &network.layers[network.layers.len() - 1];
-        let rank_sets = [network.layer(LayerId(0)).rank_set, last.rank_set];
-        let distributions =
-            [Item::Sample, Item::Target].map(|item| staged_distribution(network, item));
+        let network = &self.plan.networks[0].0;
         for replica in 0..self.request.strategy.schedule.replicas() {
-            for (index, name) in ["sample", "target"].into_iter().enumerate() {
-                if index == 1 && (apart || !self.request.kind.reads_targets()) {
+            for (item, name) in ITEMS {
+                let reads = item != Item::Target || !apart && self.request.kind.reads_targets();
+                let Some(reader) = reader(network, item).filter(|_| reads) else {
                     continue;
-                }
-                let mut distribution = distributions[index];
-                distribution.submesh =
-                    self.plan.placement.rank_sets[rank_sets[index]].submeshes[replica];
+                };
+                let rank_set = network.layer(reader).rank_set;
+                let mut distribution = staged_distribution(network, item);
+                distribution.submesh = self.plan.placement.rank_sets[rank_set].submeshes[replica];
                 if !self.builder.is_in(distribution.submesh) {
                     continue;
                 }
-                let mut dims = self.builder.owned(&distribution).shape();
-                let mut dtype = self.request.dtype.arithmetic();
-                if index == 0 {
-                    let [n, d, h, w, c] = dims;
-                    (dims, dtype) = ([n, c, d, h, w], format.dtype);
-                }
+                let [n, d, h, w, c] = self.builder.owned(&distribution).shape();
+                let float = self.request.dtype.arithmetic();
+                let (dims, dtype) = match item {
+                    Item::Sample => ([n, c, d, h, w], self.request.samples.dtype),
+                    Item::Features => ([n, c, d, h, w], float),
+                    Item::Target => ([n, d, h, w, c], float),
+                };
                 let id = self.builder.buffer(name, Role::Staging, dtype, dims);
-                self.staging[replica][index] = Some(self.builder.whole(id));
+                self.staging[replica][item as usize] = Some(self.builder.whole(id));
             }
         }
         if apart {
@@ -309,6 +307,7 @@ impl<'a> Emit<'a> {
         for replica in self.replicas() {
             let micro = self.first_micro(replica);
             self.load(micro, Item::Sample, when);
+            self.load(micro, Item::Features, when);
             if self.targets.is_empty() {
                 self.load(micro, Item::Target, when);
             }
@@ -323,13 +322,10 @@ impl<'a> Emit<'a> {
             (next.replica, next.stage, next.pass) == (slot.replica, slot.stage, slot.pass)
         });
         let Some(next) = same.next() else { return };
-        let last = self.network.layers[self.network.layers.len() - 1].stage;
-        for (item, stage) in [
-            (Item::Sample, self.layer(LayerId(0)).stage),
-            (Item::Target, last),
-        ] {
+        for (item, _) in ITEMS {
             let is_staged = item == Item::Target && !self.targets.is_empty();
-            if stage == slot.stage && !is_staged {
+            let stage = reader(self.network, item).map(|id| self.layer(id).stage);
+            if stage == Some(slot.stage) && !is_staged {
                 self.load(next.micro, item, When::Now);
             }
         }
@@ -337,14 +333,11 @@ impl<'a> Emit<'a> {
 
     /// The view of the staging buffer for a micro-batch; the buffer has the size of the first, the largest.
     pub fn staged(&self, micro: usize, item: Item) -> View {
-        let (index, replica) = (
-            usize::from(item == Item::Target),
-            self.plan.replica_of[micro],
-        );
+        let replica = self.plan.replica_of[micro];
         if let (Item::Target, Some(of_micro)) = (item, self.targets.get(micro)) {
             return of_micro[replica].expect("staging comes first");
         }
-        let memory = self.staging[replica][index];
+        let memory = self.staging[replica][item as usize];
         let mut view = memory.expect("staging comes first");
         let distribution = staged_distribution(&self.plan.networks[micro].0, item);
         view.extent[0] = self.builder.owned(&distribution).shape()[0];
@@ -377,6 +370,9 @@ impl<'a> Emit<'a> {
             return;
         }
         let network = &self.plan.networks[micro].0;
+        if reader(network, item).is_none() {
+            return;
+        }
         let distribution = staged_distribution(network, item);
         if self.builder.is_in(distribution.submesh) {
             self.load_to(item, when, distribution, self.staged(micro, item));
@@ -390,10 +386,7 @@ impl<'a> Emit<'a> {
         distribution: Distribution,
         target: View,
     ) {
-        let layer = match item {
-            Item::Sample => "sample",
-            Item::Target => "target",
-        };
+        let (_, layer) = ITEMS[item as usize];
         if !target.is_empty() {
             let load = Load {
                 item,
@@ -406,12 +399,32 @@ impl<'a> Emit<'a> {
     }
 }
 
-/// Distribution of the samples or targets.
-pub(crate) fn staged_distribution(network: &Network, item: Item) -> Distribution {
-    if item == Item::Sample {
-        return network.layer(LayerId(0)).distribution;
+/// What is read of a sample, by number, with its name.
+const ITEMS: [(Item, &str); 3] = [
+    (Item::Sample, "sample"),
+    (Item::Target, "target"),
+    (Item::Features, "features"),
+];
+
+/// The layer that reads an item; none if the network has no features.
+fn reader(network: &Network, item: Item) -> Option<LayerId> {
+    match item {
+        Item::Sample => Some(LayerId(0)),
+        Item::Features => {
+            let is_features = |layer: &Layer| layer.op() == Some(&Op::Features);
+            network.layers.iter().position(is_features).map(LayerId)
+        }
+        Item::Target => network.layers.len().checked_sub(1).map(LayerId),
     }
-    let last = &network.layers[network.layers.len() - 1];
+}
+
+/// Distribution of what is read of the samples.
+pub(crate) fn staged_distribution(network: &Network, item: Item) -> Distribution {
+    let reader = reader(network, item).expect("an item that the network reads");
+    let last = network.layer(reader);
+    if item != Item::Target {
+        return last.distribution;
+    }
     let mut distribution = network.layer(last.inputs[0]).distribution;
     if last.loss().map(Loss::target) == Some(TargetKind::Classes) {
         distribution.shape[4] = 1;

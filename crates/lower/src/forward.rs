@@ -9,7 +9,7 @@ use crate::schedule::Pass;
 use crate::windows::{contributors, transposed_window, window};
 use partita_graph::{Convolution, Op, ParameterId, Pool, PoolKind, TransposedConvolution};
 use partita_program::{
-    Distribution, DropoutMask, Item, Kernel, Phase, ProgramKind, Role, Taps, View,
+    Distribution, DropoutMask, Item, Kernel, Phase, ProgramKind, Role, Taps, Transform, View,
 };
 use partita_space::{AxisList, AxisSet, Interval, Region, Window};
 
@@ -139,7 +139,8 @@ impl Emit<'_> {
     fn forward_operation(&mut self, id: LayerId, layer: &str, op: &Op) {
         let training = self.request.kind == ProgramKind::Train;
         match *op {
-            Op::Input => self.import(id, layer),
+            Op::Input => self.import(id, layer, Item::Sample),
+            Op::Features => self.import(id, layer, Item::Features),
             Op::Convolution(ref convolution) => self.convolution(id, layer, convolution),
             Op::TransposedConvolution(ref convolution) => {
                 self.transposed_convolution(id, layer, convolution);
@@ -251,11 +252,14 @@ impl Emit<'_> {
         }
     }
 
-    fn import(&mut self, id: LayerId, layer: &str) {
-        let source = self.staged(self.micro, Item::Sample);
+    fn import(&mut self, id: LayerId, layer: &str, item: Item) {
+        let source = self.staged(self.micro, item);
         let target = self.owned_value(id);
         if !target.is_empty() {
-            let transform = self.request.samples.transform;
+            let transform = match item {
+                Item::Sample => self.request.samples.transform,
+                Item::Features | Item::Target => Transform::Identity,
+            };
             self.builder.kernel(
                 layer,
                 Phase::Load,

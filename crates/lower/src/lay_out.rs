@@ -257,10 +257,10 @@ impl<'a> Layout<'a> {
         let (reads, axes) = match self.graph.node(like).inputs.first() {
             None => {
                 let axes = dims_of_tensor(|dim| {
-                    if dim == LayerDim::C {
-                        AxisList::NONE
-                    } else {
+                    if dim != LayerDim::C && can_carry(node, dim) {
                         self.specified(id, dim).unwrap_or(self.default_axes(dim))
+                    } else {
+                        AxisList::NONE
                     }
                 });
                 (axes, axes)
@@ -701,6 +701,7 @@ fn padding(op: &Op) -> Padding {
             }
         }
         Op::Input
+        | Op::Features
         | Op::Resample(_)
         | Op::TransposedConvolution(_)
         | Op::BatchNorm { .. }
@@ -742,6 +743,7 @@ fn has_linear_gradient(op: &Op) -> bool {
         | Op::Softmax
         | Op::LeakyRelu { .. } => true,
         Op::Input
+        | Op::Features
         | Op::Convolution(_)
         | Op::TransposedConvolution(_)
         | Op::Pool(_)

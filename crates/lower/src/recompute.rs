@@ -105,6 +105,7 @@ fn read_backward(op: &Op) -> Backward {
         }
         Op::LeakyRelu { .. } | Op::Softmax => Backward::Output,
         Op::Input
+        | Op::Features
         | Op::Resample(_)
         | Op::Dropout { .. }
         | Op::Flatten

@@ -127,6 +127,7 @@ fn reads_own_output(layer: &Layer) -> bool {
         // The imported input is kept, and a flatten shares no memory.
         Some(
             Op::Input
+            | Op::Features
             | Op::LeakyRelu { .. }
             | Op::Softmax
             | Op::Flatten

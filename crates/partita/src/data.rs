@@ -14,7 +14,7 @@ pub use error::DatasetError;
 pub use labeled::{SegmentationRequest, ShapesRequest, make_segmentation, make_shapes};
 pub use maker::MakeRequest;
 
-use partita_data::{Inspected, ValueScope};
+use partita_data::{Inspected, ValueScope, WrittenFeatures};
 use std::path::Path;
 
 /// Summarizes a dataset, or the arrays of a file that is none.
@@ -22,6 +22,17 @@ use std::path::Path;
 /// Errors: nothing that is read as either; a corrupt file.
 pub fn inspect_data(path: &Path, scope: ValueScope) -> Result<Inspected, DatasetError> {
     Ok(partita_data::inspect_path(path, scope)?)
+}
+
+/// Gives the samples of a dataset folder features, from the columns of a table.
+///
+/// Errors: see [`partita_data::write_features`].
+pub fn write_features(
+    folder: &Path,
+    table: &Path,
+    columns: &[String],
+) -> Result<WrittenFeatures, DatasetError> {
+    Ok(partita_data::write_features(folder, table, columns)?)
 }
 
 /// Draws slices of some samples of a dataset, or of a file of arrays, as a PNG image.

@@ -127,6 +127,7 @@ fn row_parallel_layers(graph: &Graph) -> Vec<LayerChoice> {
                 is_split[at] = is_split[input]
             }
             Op::Input
+            | Op::Features
             | Op::TransposedConvolution(_)
             | Op::Pool(_)
             | Op::Resample(_)

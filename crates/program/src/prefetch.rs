@@ -34,7 +34,8 @@ pub(crate) fn buffer_bytes(body: &Body) -> Bytes {
         Work::Store(store) => store_bytes(body, store),
         Work::Load(_) | Work::Compute { .. } | Work::Exchange(_) | Work::Collective(_) => Bytes(0),
     });
-    of(Item::Sample) + of(Item::Target) + stores.max().unwrap_or_default()
+    let loads = [Item::Sample, Item::Target, Item::Features].map(of);
+    loads.into_iter().sum::<Bytes>() + stores.max().unwrap_or_default()
 }
 
 /// The views of a prediction that are stored one after the other: planes of a sample, or rows of a plane that is
@@ -76,6 +77,8 @@ pub(crate) fn load_bytes(body: &Body, load: &Load) -> Bytes {
     // Targets are converted to floats.
     let (element, apart) = match load.item {
         Item::Sample => (dtype.size() as u64, dtype.size() as u64),
+        // Those of a table are in memory.
+        Item::Features => (Dtype::F32.size() as u64, 0),
         // Labels are stored as integers.
         Item::Target => (Dtype::F32.size() as u64, Dtype::I16.size() as u64),
     };
@@ -89,7 +92,7 @@ pub(crate) fn load_bytes(body: &Body, load: &Load) -> Bytes {
         held += elements * apart;
     }
     // A piece converted to the type of the program.
-    if load.item == Item::Target && dtype == Dtype::F64 {
+    if load.item != Item::Sample && dtype == Dtype::F64 {
         held += piece * dtype.size() as u64;
     }
     Bytes(held)

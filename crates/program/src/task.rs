@@ -325,6 +325,8 @@ pub enum Item {
     Sample,
     /// The label or target values, (N, D, H, W, C) as the tensor that the loss reads.
     Target,
+    /// The numbers beside the sample, (N, C, 1, 1, 1).
+    Features,
 }
 
 /// For which step samples are read.
@@ -339,7 +341,7 @@ pub enum When {
 /// Reading of this rank's part of the mini-batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Sample or target.
+    /// Sample, features or target.
     pub item: Item,
     /// For which step.
     pub when: When,

@@ -17,7 +17,7 @@ mod tune;
 
 pub use calibrate::calibrate;
 pub use compare::compare;
-pub use data::{dataset, inspected};
+pub use data::{dataset, features, inspected};
 pub use demo::baselines;
 pub use doctor::doctor;
 pub use forward::{evaluate, infer, is_samples_csv, samples_csv, weights};

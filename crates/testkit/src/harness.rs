@@ -140,10 +140,15 @@ impl Setup<'_> {
                 _ => (0..output.volume()).map(|_| draws.unit()).collect(),
             });
         }
+        let mut nodes = graph.nodes.iter();
+        let numbers = nodes.find(|node| node.op == Op::Features);
+        let count = numbers.map_or(0, |node| node.shape.channels);
+        let mut row = |_| (0..count).map(|_| draws.unit()).collect();
         let samples = Samples {
             shape: [input.channels, d, h, w],
             values,
             targets,
+            features: (0..batch).map(&mut row).collect(),
         };
         let parameters = graph
             .parameters

@@ -50,6 +50,8 @@ pub struct Samples {
     pub values: Vec<Stored>,
     /// One per sample, (D, H, W, C) of the target tensor.
     pub targets: Vec<Vec<f64>>,
+    /// The numbers beside each sample; empty where no network reads them.
+    pub features: Vec<Vec<f64>>,
 }
 
 /// A source of samples in memory.
@@ -108,6 +110,10 @@ impl MemorySource {
                     let target = self.samples.targets.get(id).map_or(0, Vec::len);
                     ("target", target, d * h * w * c)
                 }
+                Item::Features => {
+                    let features = self.samples.features.get(id).map_or(0, Vec::len);
+                    ("row of features", features, c)
+                }
             };
             if got != expected {
                 let reason = format!("{what} {id} has {got} values, not {expected}");
@@ -130,7 +136,7 @@ impl MemorySource {
         };
         let [n, d, h, w, c] = owned.shape();
         let expected = match load.item {
-            Item::Sample => [n, c, d, h, w],
+            Item::Sample | Item::Features => [n, c, d, h, w],
             Item::Target => [n, d, h, w, c],
         };
         assert_eq!(
@@ -139,7 +145,7 @@ impl MemorySource {
             load.target
         );
         let values = indices(expected).map(|i| match load.item {
-            Item::Sample => value([i[0], i[2], i[3], i[4], i[1]]),
+            Item::Sample | Item::Features => value([i[0], i[2], i[3], i[4], i[1]]),
             Item::Target => value(i),
         });
         write(memory, &load.target, values);
@@ -152,6 +158,7 @@ impl MemorySource {
         match load.item {
             Item::Sample => self.samples.values[id].get(((c * depth + d) * height + h) * width + w),
             Item::Target => self.samples.targets[id][((d * height + h) * width + w) * channels + c],
+            Item::Features => self.samples.features[id][c],
         }
     }
 }

@@ -229,6 +229,7 @@ fn roles(op: &Op) -> Vec<ParameterRole> {
         // Running statistics are of one layer.
         Op::LayerNorm { .. } | Op::GroupNorm { .. } | Op::BatchNorm { .. } => vec![Gamma, Beta],
         Op::Input
+        | Op::Features
         | Op::Pool(_)
         | Op::Resample(_)
         | Op::LeakyRelu { .. }

@@ -246,6 +246,7 @@ fn perturb((samples, parameters): &Data, epsilon: f64, seed: u64) -> Data {
         shape: samples.shape,
         values,
         targets: samples.targets.clone(),
+        features: samples.features.clone(),
     };
     (Arc::new(samples), parameters)
 }
@@ -265,6 +266,7 @@ fn draw(case: &Case, redraw: u64) -> Data {
         shape: samples.shape,
         values: stored.collect(),
         targets: samples.targets.iter().map(|t| widen(round(t))).collect(),
+        features: samples.features.iter().map(|t| widen(round(t))).collect(),
     };
     let parameters = parameters.iter().map(|p| widen(round(p))).collect();
     (Arc::new(samples), parameters)

@@ -54,6 +54,7 @@ fn uneven(samples: &Samples, draws: &mut Draws) -> Samples {
         shape: samples.shape,
         values: samples.values.clone(),
         targets,
+        features: samples.features.clone(),
     }
 }
 

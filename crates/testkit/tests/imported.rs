@@ -116,6 +116,15 @@ impl Case {
         &stored.find(|one| one.name == name).unwrap().original
     }
 
+    /// The second input, a row for each of so many samples; empty where the network has none.
+    fn features(&self, samples: usize) -> Vec<Vec<f64>> {
+        let Some((shape, values)) = self.found.get("features") else {
+            return Vec::new();
+        };
+        assert_eq!(shape[0], samples);
+        values.chunks_exact(shape[1]).map(<[f64]>::to_vec).collect()
+    }
+
     fn samples(&self) -> Arc<Samples> {
         let input = self.imported.graph.nodes[0].shape;
         let (shape, x) = &self.found["x"];
@@ -137,6 +146,7 @@ impl Case {
                 .map(|one| Stored::F64(one.to_vec()))
                 .collect(),
             targets: targets.collect(),
+            features: self.features(shape[0]),
         })
     }
 

@@ -9,6 +9,7 @@ mod classes;
 mod descriptors;
 mod divisors;
 mod equality;
+mod features;
 mod frozen;
 mod groups;
 mod half;

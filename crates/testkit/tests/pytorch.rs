@@ -207,6 +207,7 @@ impl Fixture {
             shape: [input.channels, d, h, w],
             values,
             targets,
+            features: Vec::new(),
         })
     }
 

@@ -584,6 +584,7 @@ fn numbered_samples() -> Arc<Samples> {
         shape: [2, 1, 3, 2],
         values: (0..4).map(|id| Stored::I16(sample(id))).collect(),
         targets: (0..4).map(target).collect(),
+        features: vec![],
     })
 }
 
@@ -677,6 +678,7 @@ fn samples_of_another_shape_are_refused() {
         shape: [1, 1, 1, 3],
         values: vec![Stored::F32(vec![0.0; 3])],
         targets: vec![],
+        features: vec![],
     });
     let cancel = AtomicBool::new(false);
     for ids in [vec![0], vec![5]] {

@@ -243,7 +243,7 @@ impl Rules<'_> {
     fn load(&mut self, load: &Load, owned: [usize; 5]) {
         let [n, d, h, w, c] = owned;
         let expected = match load.item {
-            Item::Sample => [n, c, d, h, w],
+            Item::Sample | Item::Features => [n, c, d, h, w],
             Item::Target => owned,
         };
         self.extent("target", &load.target, expected);

@@ -34,6 +34,7 @@ pub use crate::convert::relabel::{LabelPair, NoLabelPair};
 use crate::convert::task::Task;
 use crate::dataset::Dataset;
 use crate::external::{external_files, external_note};
+use crate::features::Features;
 use crate::files::Files;
 use crate::index::Kind;
 use crate::keys::Keys;
@@ -479,6 +480,7 @@ impl Inner {
             spec: toml::Table::new(),
             meaning: Meaning::default(),
             channels: Channels::default(),
+            features: Features::default(),
             source: None,
         }
     }

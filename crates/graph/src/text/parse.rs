@@ -14,7 +14,7 @@ use crate::{
 };
 use partita_space::Window;
 
-const FORMS: &str = "`input NAME channels=C extent=DxHxW` and `NAME = OPERATION INPUT KEY=VALUE`";
+const FORMS: &str = "`input NAME channels=C extent=DxHxW`, `input NAME features=N` and `NAME = OPERATION INPUT KEY=VALUE`";
 
 /// Shape of an input that is not known.
 const ONE: Shape = Shape {
@@ -101,6 +101,9 @@ pub(super) fn parse_line(
             if !inputs.is_empty() {
                 return Err(bad_form(line, words));
             }
+            if attributes.get("features").is_some() {
+                return parse_features(builder, line, name, &attributes);
+            }
             let extent = attributes.extent("extent")?;
             let channels = attributes.whole("channels", None)?;
             let input = builder.input(name, &extent, channels);
@@ -108,6 +111,21 @@ pub(super) fn parse_line(
         }
         _ => Err(bad_form(line, words)),
     }
+}
+
+/// The input of numbers beside the samples, which has neither extents nor channels.
+fn parse_features(
+    builder: &mut GraphBuilder,
+    line: usize,
+    name: &str,
+    attributes: &Attributes,
+) -> Result<NodeId, TextError> {
+    for key in ["channels", "extent"] {
+        attributes.refuse_key(key, || "an input of `features` has one position".to_owned())?;
+    }
+    let count = attributes.whole("features", None)?;
+    let features = builder.features(name, count);
+    features.map_err(|error| refuse(line, error))
 }
 
 /// Checks the words of a line without what it reads.

@@ -24,6 +24,9 @@ pub fn print(graph: &Graph) -> String {
 fn line(graph: &Graph, node: &Node) -> String {
     let word = Keyword::of(&node.op).name();
     let rank = graph.spatial_rank;
+    if node.op == Op::Features {
+        return format!("{word} {} features={}", node.name, node.shape.channels);
+    }
     if node.op == Op::Input {
         let extent = join(&node.shape.extent[3 - rank..]);
         return format!(
@@ -104,6 +107,7 @@ fn attributes(node: &Node, rank: usize) -> Vec<(&'static str, String)> {
             said.map(|(key, value)| (key, real(value))).collect()
         }
         Op::Input
+        | Op::Features
         | Op::Flatten
         | Op::Add
         | Op::Multiply
@@ -123,6 +127,7 @@ fn no_bias(op: &Op) -> Option<(&'static str, String)> {
         Op::TransposedConvolution(convolution) => !convolution.bias,
         Op::Linear { bias, .. } => !bias,
         Op::Input
+        | Op::Features
         | Op::Pool(_)
         | Op::Resample(_)
         | Op::BatchNorm { .. }

@@ -348,7 +348,11 @@ impl<'a> Attributes<'a> {
     }
 
     /// The error that a line has a key, for this reason.
-    fn refuse_key(&self, key: &'static str, why: impl FnOnce() -> String) -> Result<(), TextError> {
+    pub(super) fn refuse_key(
+        &self,
+        key: &'static str,
+        why: impl FnOnce() -> String,
+    ) -> Result<(), TextError> {
         let Some(value) = self.get(key) else {
             return Ok(());
         };

@@ -158,7 +158,10 @@ impl Writer<'_> {
         let inputs = node.inputs.iter().map(|input| self.values[input.0].clone());
         let inputs: Vec<Value> = inputs.collect();
         let Some(first) = inputs.first() else {
-            return Ok(Value::of(node));
+            return Ok(Value {
+                is_features: node.op == Op::Features,
+                ..Value::of(node)
+            });
         };
         if first.flattened.is_some() && !keeps_order(&node.op) {
             return Err(
@@ -166,7 +169,9 @@ impl Writer<'_> {
             );
         }
         match &node.op {
-            Op::Input | Op::Loss(_) | Op::AuxiliaryLoss { .. } => Ok(Value::of(node)),
+            Op::Input | Op::Features | Op::Loss(_) | Op::AuxiliaryLoss { .. } => {
+                Ok(Value::of(node))
+            }
             Op::Convolution(convolution) => self.convolution(node, first, convolution),
             Op::TransposedConvolution(convolution) if self.has_fixed_weight(node) => {
                 let factors = convolution.window.map(|window| window.kernel);
@@ -396,8 +401,11 @@ impl Writer<'_> {
             }
         };
         let element = number_of(self.element);
-        let input = &self.graph.nodes[0];
-        self.message.input = vec![info(&input.name, input.shape, false, element)];
+        let is_input = |node: &&Node| matches!(node.op, Op::Input | Op::Features);
+        let inputs = self.graph.nodes.iter().filter(is_input);
+        self.message.input = inputs
+            .map(|node| info(&node.name, node.shape, node.op == Op::Features, element))
+            .collect();
         self.message.output = vec![info(&output.name, node.shape, output.is_features, element)];
         self.message.name.clone_from(&self.graph.name);
         let model = Model {

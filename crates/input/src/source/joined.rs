@@ -91,7 +91,7 @@ impl Source for PredictionSource {
     fn start(&mut self, task: TaskId, load: &Load, inputs: &Inputs) -> Result<(), RunError> {
         match load.item {
             Item::Sample => {}
-            Item::Target => return self.targets.start(task, load, inputs),
+            Item::Target | Item::Features => return self.targets.start(task, load, inputs),
         }
         let listed = match load.when {
             When::Now => &inputs.samples,

@@ -28,6 +28,7 @@ pub(super) enum Part {
     Volume(Region4),
     Targets(Range<usize>),
     Labels(Region4),
+    Features(Range<usize>),
 }
 
 impl Part {
@@ -35,7 +36,7 @@ impl Part {
     fn elements(&self) -> usize {
         match self {
             Part::Volume(region) | Part::Labels(region) => slab::elements(region),
-            Part::Targets(range) => range.len(),
+            Part::Targets(range) | Part::Features(range) => range.len(),
         }
     }
 
@@ -43,7 +44,7 @@ impl Part {
     pub(super) fn samples_per_piece(&self, dtype: DType) -> usize {
         let element = match self {
             Part::Volume(_) => dtype.size_bytes(),
-            Part::Targets(_) | Part::Labels(_) => size_of::<f32>(),
+            Part::Targets(_) | Part::Labels(_) | Part::Features(_) => size_of::<f32>(),
         };
         samples_per_piece(self.elements() * element)
     }
@@ -132,6 +133,7 @@ pub struct PieceMaker {
     /// (D, H, W, C) of the target of a sample.
     target_shape: [usize; 4],
     has_labels: bool,
+    features: usize,
     dtype: DType,
     mesh: Mesh,
     rank: Rank,
@@ -147,6 +149,7 @@ impl PieceMaker {
                 None => [1, 1, 1, dataset.targets().len()],
             },
             has_labels: dataset.labels().is_some(),
+            features: dataset.features().len(),
             dtype: preprocessing.dtype(dataset.dtype()),
             mesh,
             rank,
@@ -205,6 +208,20 @@ impl PieceMaker {
                 );
                 Ok((Part::Volume([channels, depth, height, width]), n))
             }
+            Item::Features => {
+                if c != self.features {
+                    return Err(format!(
+                        "samples have {} features, the network reads {c}",
+                        self.features
+                    ));
+                }
+                assert_eq!(
+                    load.target.extent,
+                    [count, lc, ld, lh, lw],
+                    "staging of features"
+                );
+                Ok((Part::Features(channels), n))
+            }
             Item::Target => {
                 if [d, h, w, c] != self.target_shape {
                     let (got, expected) = (self.target_shape, [d, h, w, c]);
@@ -230,6 +247,7 @@ pub struct PieceReader {
     preprocessing: Preprocessing,
     /// Type of the values that are delivered.
     dtype: DType,
+    dataset: Dataset,
     /// Number of targets of a sample without labels.
     targets: usize,
     /// Values that are still to be prepared or moved.
@@ -267,6 +285,7 @@ impl PieceReader {
             expanded: Vec::new(),
             preprocessing,
             dtype,
+            dataset: dataset.clone(),
             targets: dataset.targets().len(),
             one: Samples::new(dtype),
             labels: Samples::new(DType::Int16),
@@ -305,7 +324,9 @@ impl PieceReader {
     pub fn empty(&self, piece: &PieceRequest) -> PieceValues {
         match piece.part {
             Part::Volume(_) => PieceValues::Volume(Samples::new(self.dtype)),
-            Part::Targets(_) | Part::Labels(_) => PieceValues::Targets(Vec::new()),
+            Part::Targets(_) | Part::Labels(_) | Part::Features(_) => {
+                PieceValues::Targets(Vec::new())
+            }
         }
     }
 
@@ -328,6 +349,9 @@ impl PieceReader {
             Part::Targets(range) => {
                 labels.is_none() && range.start <= range.end && range.end <= self.targets
             }
+            Part::Features(range) => {
+                range.start <= range.end && range.end <= self.dataset.features().len()
+            }
         };
         let is_small = piece.samples.len() <= piece.part.samples_per_piece(self.dtype);
         is_within && is_small && piece.samples.iter().all(|&sample| sample < count)
@@ -335,14 +359,14 @@ impl PieceReader {
 
     /// Tells the loader what a load will want from other processes.
     pub(super) fn announce(&mut self, samples: &[usize], key: SampleKey, part: &Part) {
-        if !self.loader.wants_announcements() {
+        if !self.loader.wants_announcements() || matches!(part, Part::Features(_)) {
             return;
         }
         let parts = samples.iter().map(|&sample| {
             let view = self.preprocessing.sampling.view(key, sample);
             match part {
                 Part::Volume(region) => wanted(Item::Sample, &view, view.source(region)),
-                Part::Targets(_) => self.row_of(&view),
+                Part::Targets(_) | Part::Features(_) => self.row_of(&view),
                 Part::Labels(region) => {
                     wanted(Item::Target, &view, self.labels_region(&view, region))
                 }
@@ -406,6 +430,14 @@ impl PieceReader {
                 }
                 Ok(PieceValues::Targets(values))
             }
+            (Part::Features(range), PieceValues::Targets(mut values)) => {
+                values.clear();
+                for view in &views {
+                    let row = self.dataset.read_features(view.split, view.volume)?;
+                    values.extend_from_slice(&row[range.clone()]);
+                }
+                Ok(PieceValues::Targets(values))
+            }
             (Part::Labels(region), PieceValues::Targets(mut values)) => {
                 values.clear();
                 values.reserve_exact(views.len() * slab::elements(region));
@@ -415,7 +447,7 @@ impl PieceReader {
                 Ok(PieceValues::Targets(values))
             }
             (
-                Part::Volume(_) | Part::Targets(_) | Part::Labels(_),
+                Part::Volume(_) | Part::Targets(_) | Part::Labels(_) | Part::Features(_),
                 PieceValues::Volume(_) | PieceValues::Targets(_) | PieceValues::Nothing,
             ) => {
                 panic!("a buffer is of the kind that its piece wants")

@@ -128,7 +128,7 @@ impl Owners {
         match (owners.is_whole, item) {
             (true, Item::Sample) => self.dataset.shape_of(split, volume).map(|extent| 0..extent),
             (true, Item::Target) if let Some([d, h, w]) = labels() => [0..1, 0..d, 0..h, 0..w],
-            (_, Item::Sample | Item::Target) => owners.regions[region].clone(),
+            (_, Item::Sample | Item::Target | Item::Features) => owners.regions[region].clone(),
         }
     }
 

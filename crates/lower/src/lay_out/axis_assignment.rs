@@ -123,6 +123,7 @@ impl Layout<'_> {
                 | Op::GroupNorm { .. }
                 | Op::Activation(_) => id = reader,
                 Op::Input
+                | Op::Features
                 | Op::Convolution(_)
                 | Op::TransposedConvolution(_)
                 | Op::Pool(_)

@@ -154,6 +154,7 @@ impl Layout<'_> {
 fn kind(op: &Op) -> &'static str {
     match op {
         Op::Input => "the input",
+        Op::Features => "the features",
         Op::Convolution(_) => "the convolution",
         Op::TransposedConvolution(_) => "the transposed convolution",
         Op::Pool(_) => "the pooling",
@@ -189,7 +190,7 @@ fn possible(node: &Node) -> &'static str {
     match &node.op {
         Op::Convolution(_) | Op::TransposedConvolution(_) => "N, D, H, W, C and F",
         Op::Linear { .. } => "N, C and F",
-        Op::Flatten => "N",
+        Op::Features | Op::Flatten => "N",
         Op::AuxiliaryLoss { .. } => "none, as it has the distribution of the loss",
         Op::Input
         | Op::Softmax

@@ -110,7 +110,7 @@ pub(super) fn blocks(
                 });
             }
             let op = &graph.nodes[id].op;
-            let again = is_on && op.loss().is_none() && *op != Op::Input;
+            let again = is_on && op.loss().is_none() && !matches!(op, Op::Input | Op::Features);
             blocks[id] = again.then_some(block);
         }
     }
@@ -136,7 +136,8 @@ pub(super) fn groups_of(
                 });
             }
             // The input is in no group.
-            let is_meant = halo == Halo::Grouped && !matches!(graph.nodes[id].op, Op::Input);
+            let is_meant =
+                halo == Halo::Grouped && !matches!(graph.nodes[id].op, Op::Input | Op::Features);
             groups[id] = is_meant.then_some(number);
         }
     }
@@ -150,12 +151,17 @@ pub(super) fn can_carry(node: &Node, dim: LayerDim) -> bool {
         (Op::AuxiliaryLoss { .. }, _) => false,
         (_, LayerDim::N) => true,
         (
-            Op::Flatten | Op::Reshape { .. } | Op::Linear { .. } | Op::Attention { .. },
+            Op::Features
+            | Op::Flatten
+            | Op::Reshape { .. }
+            | Op::Linear { .. }
+            | Op::Attention { .. },
             LayerDim::D | LayerDim::H | LayerDim::W,
         ) => false,
         (_, LayerDim::D | LayerDim::H | LayerDim::W) => true,
         (
             Op::Input
+            | Op::Features
             | Op::Flatten
             | Op::Softmax
             | Op::Concat

@@ -3,7 +3,7 @@
 use crate::table::{Side, Table, write_pairs};
 use partita_data::{
     ArraySummary, ClassSummary, DatasetSummary, FileSummary, Inspected, Kind, SplitSummary,
-    StorageLayout, ValueStatistics,
+    StorageLayout, ValueStatistics, WrittenFeatures,
 };
 use std::io::{self, Write};
 
@@ -18,6 +18,16 @@ pub fn inspected(found: &Inspected, out: &mut dyn Write) -> io::Result<()> {
         Inspected::Dataset(summary) => dataset(summary, out),
         Inspected::File(summary) => file(summary, out),
     }
+}
+
+/// Says which features samples were given.
+pub fn features(written: &WrittenFeatures, out: &mut dyn Write) -> io::Result<()> {
+    let (names, samples) = (written.names.join(", "), written.samples);
+    writeln!(out, "{samples} samples have the features {names}")?;
+    if written.unused > 0 {
+        writeln!(out, "{} rows of the table are of no sample", written.unused)?;
+    }
+    Ok(())
 }
 
 fn file(summary: &FileSummary, out: &mut dyn Write) -> io::Result<()> {
@@ -107,6 +117,9 @@ fn write_head(summary: &DatasetSummary, out: &mut dyn Write) -> io::Result<()> {
             answers(summary),
         ],
     )?;
+    if !summary.features.is_empty() {
+        write_pairs(out, &[("features", summary.features.join(", "))])?;
+    }
     for (key, value) in &summary.spec {
         writeln!(out, "  {key} = {}", shortened(&value.to_string()))?;
     }

@@ -115,6 +115,7 @@ fn loss(graph: &Graph, samples: &Samples, parameters: &[Vec<f64>]) -> f64 {
         let shape = node.shape.batched(samples.values.len());
         let value = match &node.op {
             Op::Input => Tensor::build(shape, |at| sample(samples, at)),
+            Op::Features => Tensor::build(shape, |[n, .., c]| samples.features[n][c]),
             Op::Convolution(convolution) => {
                 let bias = convolution.bias.then(|| of(1));
                 convolve(node, convolution, inputs[0], of(0), bias)

@@ -407,6 +407,7 @@ fn ties(case: &Case, redraw: u64) -> Data {
         shape: samples.shape,
         values,
         targets: targets.collect(),
+        features: Vec::new(),
     };
     for values in &mut parameters {
         values.iter_mut().for_each(|value| *value = round(*value));

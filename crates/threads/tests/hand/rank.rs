@@ -14,6 +14,7 @@ pub fn no_samples() -> Arc<Samples> {
         shape: [1; 4],
         values: vec![],
         targets: vec![],
+        features: vec![],
     })
 }
 

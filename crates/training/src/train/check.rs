@@ -30,6 +30,15 @@ pub fn samples_fit(
     graph: &Graph,
     (dataset, sampling): (&Dataset, &Sampling),
 ) -> Result<(), Mismatch> {
+    let (expected, found) = (features(graph), dataset.features());
+    if expected != 0 && expected != found.len() {
+        return Err(Mismatch::Features {
+            model: graph.name.clone(),
+            expected,
+            data: run.data.clone(),
+            features: found.to_vec(),
+        });
+    }
     let input = graph.nodes[0].shape;
     let [channels, d, h, w] = sampling.shape();
     if input.channels != channels || input.extent != [d, h, w] {
@@ -69,6 +78,13 @@ pub fn samples_fit(
         });
     }
     Ok(())
+}
+
+/// How many features a model reads of each sample.
+pub fn features(graph: &Graph) -> usize {
+    let mut nodes = graph.nodes.iter();
+    let node = nodes.find(|node| node.op == Op::Features);
+    node.map_or(0, |node| node.shape.channels)
 }
 
 /// How a step `one_hot` gave samples their channels, and with what they would have those that a model reads.

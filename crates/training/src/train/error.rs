@@ -262,6 +262,25 @@ pub enum Mismatch {
         /// Valid alternatives.
         nearest: String,
     },
+    /// The numbers beside samples differ.
+    #[error(
+        "model `{model}` reads {expected} features of each sample; {} has {}{}",
+        data.display(),
+        features.len(),
+        Help::advice("`partita data features DATASET --table TABLE.csv` gives a dataset features").maybe_nearest(
+            (!features.is_empty()).then(|| format!("a model that reads these: {}", features.join(", ")))
+        )
+    )]
+    Features {
+        /// Name of the model.
+        model: String,
+        /// How many it reads.
+        expected: usize,
+        /// The dataset.
+        data: PathBuf,
+        /// Names of those that it has.
+        features: Vec<String>,
+    },
     /// A model that cannot read volumes in the way that is asked for.
     #[error(
         "model `{model}` does not allow `--volumes {asked}`: {}",

@@ -373,6 +373,7 @@ impl Starting<'_> {
             credits: self.run.offload.credits,
             preparation: preprocessing.preparation.clone(),
             channels: dataset.channels(),
+            features: dataset.features().to_vec(),
             evaluation: preprocessing.sampling.crops().map(|crops| crops.evaluation),
         };
         let own = loaders_of(rank, self.run.ranks, all.addresses.len());
@@ -404,6 +405,7 @@ impl Starting<'_> {
             part: [index, count],
             preparation: preprocessing.preparation.clone(),
             channels: dataset.channels(),
+            features: dataset.features().to_vec(),
             class_weights: graph.inverse_frequency().unwrap_or_default().to_vec(),
         };
         (0..count)

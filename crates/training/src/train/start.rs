@@ -8,6 +8,7 @@ use super::run_file::StartWeights;
 use crate::weights::{LoadedWeights, Selection, WeightFile};
 use partita_data::Dataset;
 use partita_graph::{Graph, Op};
+use partita_input::DataRecord;
 use partita_site::Event;
 use partita_site::launch::Launch;
 use std::fs;
@@ -24,13 +25,13 @@ pub fn of_run(
 ) -> Result<(Option<LoadedWeights>, Dataset), TrainError> {
     let start = weights(launch, run, graph)?;
     let dataset = match (resume, &start) {
-        (Some(resume), _) => in_order(launch, dataset, &resume.state.data_record.channels)?,
+        (Some(resume), _) => in_order(launch, dataset, &resume.state.data_record)?,
         (None, Some(start)) => {
             note_axes(launch, &dataset, start);
             note_classes(launch, graph, (&dataset, start));
             let takes_statistics = run.weights.as_ref().is_some_and(|it| it.takes_statistics);
             if takes_statistics || reads_channels(graph, start) {
-                in_order(launch, dataset, &start.record().channels)?
+                in_order(launch, dataset, start.record())?
             } else {
                 dataset
             }
@@ -100,7 +101,7 @@ pub fn of_weights(
     weights: &LoadedWeights,
 ) -> Result<Dataset, TrainError> {
     note_axes(launch, &dataset, weights);
-    in_order(launch, dataset, &weights.record().channels)
+    in_order(launch, dataset, weights.record())
 }
 
 /// Tells along which axes of NIfTI files kernels of PyTorch are taken to lie, where they may lie along others.
@@ -159,11 +160,12 @@ fn note_classes(
 fn in_order(
     launch: &Launch<'_>,
     dataset: Dataset,
-    channels: &[String],
+    record: &DataRecord,
 ) -> Result<Dataset, TrainError> {
-    let (dataset, said) = dataset.in_channel_order(channels)?;
-    if let Some(text) = said {
-        note(launch, &text);
+    let (dataset, of_channels) = dataset.in_channel_order(&record.channels)?;
+    let (dataset, of_features) = dataset.in_feature_order(&record.features)?;
+    for text in [of_channels, of_features].iter().flatten() {
+        note(launch, text);
     }
     Ok(dataset)
 }
@@ -174,11 +176,12 @@ fn note(launch: &Launch<'_>, text: &str) {
     }
 }
 
-/// Whether weights are those of a layer that reads the channels of samples.
+/// Whether weights are those of a layer that reads the channels or features of samples.
 fn reads_channels(graph: &Graph, weights: &LoadedWeights) -> bool {
     let mut has_channels = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
-        let reads = matches!(node.op, Op::Input) || node.inputs.iter().any(|it| has_channels[it.0]);
+        let reads = matches!(node.op, Op::Input | Op::Features)
+            || node.inputs.iter().any(|it| has_channels[it.0]);
         let mut parameters = node.parameters.iter().map(|&id| graph.parameter(id));
         if reads && parameters.any(|parameter| weights.has(&parameter.name)) {
             return true;

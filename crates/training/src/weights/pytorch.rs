@@ -264,6 +264,7 @@ fn feature_orders(graph: &Graph) -> Vec<Option<Shape>> {
 fn keeps_channels(op: &Op) -> bool {
     match op {
         Op::Input
+        | Op::Features
         | Op::Convolution(_)
         | Op::TransposedConvolution(_)
         | Op::Linear { .. }

@@ -45,6 +45,8 @@ pub struct LoaderWork {
     pub preparation: Preparation,
     /// Names of the channels, in the order in which they are read.
     pub channels: Vec<String>,
+    /// Names of the features, likewise.
+    pub features: Vec<String>,
 }
 
 /// What all connections share.
@@ -250,7 +252,7 @@ impl Service<'_> {
         if let Some(known) = trainees.get(&work.training) {
             return Ok(Arc::clone(known));
         }
-        let dataset = self.dataset(&work.channels)?;
+        let dataset = self.dataset(&work.channels, &work.features)?;
         let samples = (&self.run, &self.graph, &dataset, &self.sampling);
         let new = Arc::new(Trainee::new(samples, self.request, work)?);
         trainees.insert(work.training.clone(), Arc::clone(&new));
@@ -278,7 +280,7 @@ impl Service<'_> {
                     return Err(format!("{} credits{help}", work.credits));
                 }
                 self.check_preparation(&work.preparation)?;
-                let dataset = self.dataset(&work.channels)?;
+                let dataset = self.dataset(&work.channels, &work.features)?;
                 Ok(Work::Load(work, dataset))
             }
             Role::Validator => {
@@ -291,8 +293,9 @@ impl Service<'_> {
     }
 
     /// The dataset as a training reads it. Errors: names of channels that do not match.
-    fn dataset(&self, channels: &[String]) -> Result<Dataset, String> {
+    fn dataset(&self, channels: &[String], features: &[String]) -> Result<Dataset, String> {
         let dataset = self.dataset.clone().in_channel_order(channels);
+        let dataset = dataset.and_then(|(dataset, _)| dataset.in_feature_order(features));
         dataset
             .map(|(dataset, _)| dataset)
             .map_err(|error| error.to_string())

@@ -32,6 +32,10 @@ pub fn of_samples(run: &Run, graph: &Graph, dataset: &Dataset) -> Vec<SharedSett
         SharedSetting::new("`data` (samples of each split)", format_args!("{counts:?}")),
         SharedSetting::new("`data` (targets)", format_args!("{:?}", dataset.targets())),
         SharedSetting::new("`data` (labels)", format_args!("{:?}", dataset.labels())),
+        SharedSetting::new(
+            "`data` (features)",
+            format_args!("{:?}", dataset.features()),
+        ),
         SharedSetting::new("`data` (digest of its index)", digest(&contents)),
         SharedSetting::new("`transform` or `augmentation`", run.samples.text()),
         SharedSetting::new(

@@ -45,6 +45,8 @@ pub struct ValidatorWork {
     pub preparation: Preparation,
     /// Names of the channels, in the order in which they are read.
     pub channels: Vec<String>,
+    /// Names of the features, likewise.
+    pub features: Vec<String>,
     /// The weights of classes that follow from the labels of the training; empty where none do.
     #[serde(default)]
     pub class_weights: Vec<f64>,
