@@ -27,7 +27,9 @@ class Data:
     Types: ``x`` of 8 or 16 bits is int16, all others are float32; integers that float32 does not hold are refused.
     ``y`` of floats is numbers, of integers and bools is classes. ``targets=`` with names makes numbers of any type.
 
-    targets: names of numbers. classes: names of classes, from class 0 on. name: in messages and results.
+    A network of two inputs reads numbers beside each sample: ``((x, t), y)`` with ``t`` of (N, F), or of (F,) for one sample.
+
+    targets: names of numbers. features: names of the numbers beside samples. classes: names of classes, from class 0 on. name: in messages and results.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Data:
         *,
         targets: Optional[Sequence[str]] = None,
         classes: Optional[Sequence[str]] = None,
+        features: Optional[Sequence[str]] = None,
         name: str = "arrays",
     ):
         given = {"train": train, "validation": validation, "test": test}
@@ -52,6 +55,7 @@ class Data:
         self.dtype = "int16" if sample.dtype.kind in "iub" and sample.dtype.itemsize < 2 or sample.dtype == "int16" else "float32"
         self.counts = [len(self._splits[split]) if split in self._splits else 0 for split in given]
         self.class_extent, self.names = self._answers(answer, targets, classes)
+        self.feature_names = _feature_names(first.features(0), features)
         for one in self._splits.values():
             one.check(self)
 
@@ -90,6 +94,10 @@ class Data:
 
         return numpy.ascontiguousarray(self._splits[split].answer(sample), dtype="float32").tobytes()
 
+    def features(self, split: str, sample: int, _bounds: Bounds) -> bytes:
+        """The numbers beside a sample as bytes of float32."""
+        return _converted(self._splits[split].features(sample), "float32", f"features of sample {sample} of `{split}`")
+
     def classes(self, split: str, sample: int, bounds: Bounds) -> bytes:
         """A region of the classes of a sample as bytes of int16."""
         values = self._splits[split].classes(sample, bounds, self.class_extent)
@@ -109,6 +117,17 @@ def data_of(data: Any, split: str = "train") -> Any:
     if isinstance(data, dict):
         return Data(**data)
     return Data(**{split: data})
+
+
+def _feature_names(values: Any, names: Optional[Sequence[str]]) -> List[str]:
+    """Names of the numbers beside a sample; none where there are none."""
+    count = 0 if values is None else values.size
+    found = [f"feature{index}" for index in range(count)] if names is None else list(names)
+    if len(found) != count:
+        raise RequestError(
+            f"`features` has {len(found)} names, and a sample {count} numbers beside it\nhelp: one name for each; numbers are given as ((x, t), y)"
+        )
+    return found
 
 
 def _is_sliceable(data: Any) -> bool:
@@ -156,8 +175,10 @@ def _cut(values: Any, bounds: Bounds, extents: Sequence[int]) -> Any:
 
 def _samples(given: Any, split: str) -> "_Samples":
     """The samples of a split."""
-    if isinstance(given, tuple) and len(given) == 2 and _is_sliceable(given[0]) and len(given[0].shape) >= 3:
-        return _Arrays(*given, split)
+    if isinstance(given, tuple) and len(given) == 2:
+        x, beside = _beside(given[0])
+        if _is_sliceable(x) and len(x.shape) >= 3:
+            return _Arrays(x, given[1], split, beside)
     if _is_sliceable(given):
         return _Arrays(given, None, split)
     if hasattr(given, "__len__") and hasattr(given, "__getitem__"):
@@ -177,6 +198,10 @@ class _Samples:
         """Sample and answer, whole, as arrays of numpy; no answer where there is none."""
         raise NotImplementedError
 
+    def features(self, index: int) -> Any:
+        """The numbers beside a sample, flat; none where there are none."""
+        raise NotImplementedError
+
     def volume(self, index: int, bounds: Bounds, extents: Sequence[int]) -> Any:
         """A region of a sample."""
         return _cut(self.sample(index)[0], bounds, extents)
@@ -192,6 +217,9 @@ class _Samples:
     def check(self, data: Data) -> None:
         """Refuses samples of other shapes than those of ``data``."""
         sample, answer = self.sample(0)
+        beside = self.features(0)
+        if (0 if beside is None else beside.size) != len(data.feature_names):
+            raise RequestError(f"{self.text} has other features than the first split, {len(data.feature_names)}\nhelp: all splits have the same")
         if _shape4(sample.shape, self.text) != data.extents:
             raise RequestError(f"{self.text} has samples of {tuple(sample.shape)}, others of {data.shape}\nhelp: all splits have the same")
         if answer is None:
@@ -199,6 +227,13 @@ class _Samples:
         wanted = len(data.names) if data.class_extent is None else _product(data.class_extent)
         if answer.size != wanted:
             raise RequestError(f"{self.text} has answers of the shape {tuple(answer.shape)}, others {wanted} values\nhelp: all splits have the same")
+
+
+def _beside(x: Any) -> Tuple[Any, Any]:
+    """A sample, or all, and the numbers beside it: ``(x, t)``, or ``x`` alone."""
+    if isinstance(x, (tuple, list)) and len(x) == 2 and hasattr(x[0], "shape"):
+        return x[0], x[1]
+    return x, None
 
 
 def _product(extents: Sequence[int]) -> int:
@@ -211,22 +246,28 @@ def _product(extents: Sequence[int]) -> int:
 class _Arrays(_Samples):
     """Arrays that are sliced."""
 
-    def __init__(self, x: Any, y: Any, split: str):
+    def __init__(self, x: Any, y: Any, split: str, beside: Any = None):
         self.text = f"`{split}`"
         self.x = x
         self.y = y
+        self.beside = None if beside is None else _array(beside)
         if y is not None and not _is_sliceable(y):
             self.y = _array(y)
         if not x.shape[0]:
             raise RequestError(f"{self.text} has no samples")
         if self.y is not None and int(self.y.shape[0]) != len(self):
             raise RequestError(f"{self.text} has {len(self)} samples and {self.y.shape[0]} answers\nhelp: one for each")
+        if self.beside is not None and self.beside.shape[:1] != (len(self),):
+            raise RequestError(f"{self.text} has {len(self)} samples and features of the shape {self.beside.shape}\nhelp: a row for each")
 
     def __len__(self) -> int:
         return int(self.x.shape[0])
 
     def sample(self, index: int) -> Tuple[Any, Any]:
         return _array(self.x[index]), None if self.y is None else _array(self.y[index])
+
+    def features(self, index: int) -> Any:
+        return None if self.beside is None else self.beside[index].reshape(-1)
 
     def volume(self, index: int, bounds: Bounds, extents: Sequence[int]) -> Any:
         return _region(self.x, index, bounds, len(self.x.shape) - 2)
@@ -258,7 +299,7 @@ class _Dataset(_Samples):
         self.text = f"`{split}` ({type(given).__name__})"
         self.given = given
         self.lock = threading.Lock()
-        self.kept: "OrderedDict[int, Tuple[Any, Any]]" = OrderedDict()
+        self.kept: "OrderedDict[int, Tuple[Any, Any, Any]]" = OrderedDict()
         self.warned = False
         if not len(given):
             raise RequestError(f"{self.text} has no samples")
@@ -271,23 +312,31 @@ class _Dataset(_Samples):
         """Ranks that share a sample, and the reads of an epoch, rely on one sample for one index."""
         import numpy
 
-        first, again = (_array(_pair(self.given[0])[0]) for _ in range(2))
+        first, again = (_array(_beside(_pair(self.given[0])[0])[0]) for _ in range(2))
         if first.shape != again.shape or not numpy.array_equal(first, again, equal_nan=first.dtype.kind == "f"):
             raise RequestError(
                 f"{self.text} gives another sample when it is asked again for sample 0\n"
                 "help: leave random augmentation to `augmentation=`, which is the same under every strategy"
             )
 
-    def sample(self, index: int) -> Tuple[Any, Any]:
+    def _whole(self, index: int) -> Tuple[Any, Any, Any]:
+        """Sample, answer and features."""
         with self.lock:
             found = self.kept.pop(index, None)
             if found is None:
-                x, y = _pair(self.given[index])
-                found = _array(x), None if y is None else _array(y)
+                given, y = _pair(self.given[index])
+                x, beside = _beside(given)
+                found = _array(x), None if y is None else _array(y), None if beside is None else _array(beside).reshape(-1)
             self.kept[index] = found
             if len(self.kept) > KEPT:
                 self.kept.popitem(last=False)
             return found
+
+    def sample(self, index: int) -> Tuple[Any, Any]:
+        return self._whole(index)[:2]
+
+    def features(self, index: int) -> Any:
+        return self._whole(index)[2]
 
     def volume(self, index: int, bounds: Bounds, extents: Sequence[int]) -> Any:
         values = super().volume(index, bounds, extents)

@@ -71,7 +71,7 @@ pub fn deliver(
             let [n, d, h, w, c] = owned.shape();
             let (dims, dtype) = match item {
                 Item::Sample => ([n, c, d, h, w], staging_dtype(dataset, preprocessing)),
-                Item::Target => ([n, d, h, w, c], Dtype::F32),
+                Item::Target | Item::Features => ([n, d, h, w, c], Dtype::F32),
             };
             let values = load(
                 dataset,
@@ -97,7 +97,7 @@ pub fn deliver(
                 }
                 let at = match item {
                     Item::Sample => [at[0], at[2], at[3], at[4], at[1]],
-                    Item::Target => at,
+                    Item::Target | Item::Features => at,
                 };
                 let place = (0..5).fold(0, |sum, dim| {
                     sum * distribution.shape[dim] + starts[dim] + at[dim]

@@ -329,7 +329,7 @@ fn a_volume_below_the_crop_is_padded_with_zeros_and_the_ignored_class() {
             let [values, target] = distributions(&dataset, &sampling, 1);
             let (distribution, extent) = match item {
                 Item::Sample => (values, [1, CHANNELS, 4, 4, 8]),
-                Item::Target => (target, [1, 4, 4, 8, 1]),
+                Item::Target | Item::Features => (target, [1, 4, 4, 8, 1]),
             };
             let load = Load {
                 item,

@@ -17,6 +17,7 @@ pub struct PythonSource {
     shape: [usize; 4],
     dtype: DType,
     targets: SourceTargets,
+    features: Vec<String>,
 }
 
 impl PythonSource {
@@ -33,6 +34,7 @@ impl PythonSource {
             counts: object.getattr("counts")?.extract()?,
             shape: object.getattr("shape")?.extract()?,
             dtype: if is_i16 { DType::Int16 } else { DType::Float32 },
+            features: object.getattr("feature_names")?.extract()?,
             targets: match extent {
                 Some(extent) => SourceTargets::Classes { names, extent },
                 None => SourceTargets::Numbers(names),
@@ -123,6 +125,14 @@ impl SampleSource for PythonSource {
         };
         *out = whole(self.read("volume", of, region, samples)?, region)?;
         Ok(())
+    }
+
+    fn features(&self) -> Vec<String> {
+        self.features.clone()
+    }
+
+    fn read_features(&self, of: (Split, usize)) -> Result<Vec<f32>, SourceError> {
+        self.read("features", of, &[0..1, 0..1, 0..1, 0..1], f32s)
     }
 
     fn read_numbers(&self, of: (Split, usize)) -> Result<Vec<f32>, SourceError> {

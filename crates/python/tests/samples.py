@@ -82,4 +82,26 @@ for wrong, split in ((numpy.full((2, 1, 4, 4), 2**24 + 1), "float32"), (numpy.ze
         assert split in str(error), error
     else:
         raise AssertionError(f"{split} is not refused")
+# Numbers beside samples: arrays, and what a dataset gives with each sample.
+beside = numpy.arange(10, dtype="float64").reshape(5, 2)
+for data in [
+    partita.Data(((volumes, beside), classes), features=["age", "weight"]),
+    partita.Data([((volumes[i], beside[i]), classes[i]) for i in range(5)], features=["age", "weight"]),
+]:
+    same(data)
+    assert data.feature_names == ["age", "weight"]
+    assert data.features("train", 3, []) == numpy.array([6, 7], dtype="float32").tobytes()
+assert partita.Data((volumes, classes)).feature_names == []
+assert partita.Data(((volumes, beside), classes)).feature_names == ["feature0", "feature1"]
+for given, told in [
+    (dict(train=((volumes, beside), classes), features=["age"]), "1 names, and a sample 2 numbers"),
+    (dict(train=((volumes, beside[:4]), classes)), "a row for each"),
+    (dict(train=((volumes, beside), classes), test=(volumes, classes)), "other features"),
+]:
+    try:
+        partita.Data(**given)
+    except partita.RequestError as error:
+        assert told in str(error), error
+    else:
+        raise AssertionError(told)
 print("samples are read")

@@ -73,6 +73,17 @@ if importlib.util.find_spec("numpy"):
     refused(lambda: partita.train(MODEL, (images, labels[:4]), epochs=1, **options), "32 samples and 4 answers")
     refused(lambda: partita.train(MODEL, (images[:, 0], labels), epochs=1, **options), "channels")
 
+    # Numbers beside the images, which decide here.
+    beside = (labels[:, None] * 2 - 1).astype("float32")
+    tabular = partita.Model(
+        "model tabular\ninput x channels=1 extent=8x8\ninput t features=1\nf = flatten x\nz = affine f scale=0\n"
+        "k = concat z t\nfc = linear k features=2\nloss = softmax_cross_entropy fc\n"
+    )
+    told = partita.train(tabular, ((images, beside), labels), epochs=40, ranks=2, strategy="data=2", **{**options, "schedule": {"learning_rate": 0.5}})
+    scores = partita.infer(told, ((images, beside), None), progress=False)
+    assert (scores.argmax(1) == labels).all(), (told.loss, scores)
+    refused(lambda: partita.train(tabular, (images, labels), epochs=1, **options), "reads 1 features")
+
     class Random(Pairs):
         def __getitem__(self, index):
             return numpy.random.random((1, 8, 8)), 0

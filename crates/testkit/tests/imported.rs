@@ -14,6 +14,7 @@ use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 /// Relative distance that is allowed.
@@ -294,6 +295,24 @@ fn exported_modules_have_pytorchs_losses_and_gradients() {
             }
             assert_eq!(case.compare(&strategy), None, "{} {text}", path.display());
         }
+    }
+}
+
+/// All networks of torchvision, MONAI and timm, and the node tests of ONNX: hours.
+#[test]
+fn networks_of_others_are_equal_or_refused() {
+    if env::var_os("PARTITA_TEST_LONG").is_none() {
+        return;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/imported/judge.sh");
+    let status = Command::new(script).arg(env::current_exe().unwrap()).status();
+    match status.unwrap().code() {
+        // What it needs cannot be installed.
+        Some(75) => partita_testkit::not_run(
+            "networks_of_others_are_equal_or_refused",
+            "the packages of fixtures/imported/requirements.txt",
+        ),
+        code => assert_eq!(code, Some(0)),
     }
 }
 

@@ -7,6 +7,7 @@ mod advice;
 mod averages;
 mod channels;
 mod class_weights;
+mod features;
 mod frozen;
 mod grids;
 mod imported;

@@ -60,6 +60,7 @@ fn samples() -> Samples {
         shape: [2, 4, 4, 4],
         values,
         targets,
+        features: Vec::new(),
     }
 }
 
