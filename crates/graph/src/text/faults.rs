@@ -10,6 +10,8 @@ use std::collections::HashSet;
 
 /// Most faults that are told of one line.
 const FAULTS_PER_LINE: usize = 16;
+/// Faults after which no more lines are read.
+const FAULTS_MAX: usize = 1000;
 
 /// Reads lines into a builder, and goes on after a faulty one.
 pub(super) struct Reader {
@@ -32,19 +34,20 @@ impl Reader {
         }
     }
 
-    /// Reads a line. False if those after it cannot be read, since the spatial dims of the model are not known.
+    /// Reads a line. False if those after it are not to be read: the spatial dims of the model are not known, or there are
+    /// too many faults.
     pub(super) fn read(&mut self, line: usize, words: &[&str]) -> bool {
         let mut rest = words.iter().skip(3);
         if rest.any(|word| self.is_doubtful(word)) {
             self.check_words(line, words, None);
-            return true;
+            return self.faults.len() < FAULTS_MAX;
         }
         match parse_line(&mut self.builder, line, words) {
             // A line may add the padding of its input before.
             Ok(NodeId(last)) => self.places.resize(last + 2, line),
             Err(error) => self.check_words(line, words, Some(error)),
         }
-        self.builder.spatial_rank() > 0
+        self.builder.spatial_rank() > 0 && self.faults.len() < FAULTS_MAX
     }
 
     /// Whether a word is the name of a doubtful line, or of a parameter of one.
