@@ -25,6 +25,14 @@ pub(crate) struct TensorBuffer {
 impl TensorBuffer {
     /// The view of a global region.
     pub fn view(&self, region: &Region) -> View {
+        if self.region == Region::default() {
+            assert!(region.is_empty(), "{region} is not held by b{}", self.id.0);
+            return View {
+                buffer: self.id,
+                start: [0; 5],
+                extent: [0; 5],
+            };
+        }
         assert!(
             self.region.holds(region),
             "{region} is not held by b{} of {}",
@@ -220,7 +228,8 @@ impl<'a> Builder<'a> {
         new
     }
 
-    /// A buffer for a region of a tensor.
+    /// A buffer for a region of a tensor. Nothing of an activation lies nowhere, so that ranks that hold nothing of it are
+    /// alike.
     pub fn tensor_buffer(
         &mut self,
         name: &str,
@@ -229,11 +238,17 @@ impl<'a> Builder<'a> {
         distribution: Distribution,
         region: Region,
     ) -> TensorBuffer {
-        let owned = self.owned(&distribution);
-        let halo_low = std::array::from_fn(|dim| {
-            let halo_low = owned.0[dim].start - region.0[dim].start;
-            usize::try_from(halo_low).expect("a buffer begins at or before its owned region")
-        });
+        let is_placeless = region.is_empty() && (role.is_activation() || role == Role::Staging);
+        let (region, halo_low) = if is_placeless {
+            (Region::default(), [0; 5])
+        } else {
+            let owned = self.owned(&distribution);
+            let halo_low = std::array::from_fn(|dim| {
+                let halo_low = owned.0[dim].start - region.0[dim].start;
+                usize::try_from(halo_low).expect("a buffer begins at or before its owned region")
+            });
+            (region, halo_low)
+        };
         let id = self.buffer(name, role, self.dtype.of_role(role), region.shape());
         self.body.buffers[id.0 as usize].tensor = Some(TensorRegion {
             id: tensor,

@@ -274,7 +274,12 @@ impl<'a> Emit<'a> {
                 if !self.builder.is_in(distribution.submesh) {
                     continue;
                 }
-                let [n, d, h, w, c] = self.builder.owned(&distribution).shape();
+                let owned = self.builder.owned(&distribution);
+                let [n, d, h, w, c] = if owned.is_empty() {
+                    [0; 5]
+                } else {
+                    owned.shape()
+                };
                 let float = self.request.dtype.arithmetic();
                 let (dims, dtype) = match item {
                     Item::Sample => ([n, c, d, h, w], self.request.samples.dtype),

@@ -146,7 +146,8 @@ impl Emit<'_> {
             totals
         });
         let sums = (loss.dice != 0.0).then(|| {
-            let samples = if loss.batch { 1 } else { x.extent[0] };
+            let own = self.owned(input).0[0].len();
+            let samples = if loss.batch { 1 } else { own };
             let name = format!("{layer}.sums");
             let id = self.builder.buffer(
                 &name,

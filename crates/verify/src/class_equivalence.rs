@@ -97,6 +97,8 @@ struct Uses {
     /// Of messages with the offset to the peer.
     distances: BTreeSet<(Distance, Option<Offset>)>,
     rooms: BTreeSet<Room>,
+    /// Of tensors of which the class holds nothing.
+    empty: HashSet<Distribution>,
 }
 
 /// Elements of a tensor before and after the owned ones, as far as a buffer has room for them.
@@ -124,9 +126,16 @@ impl Uses {
         let mut uses = Self::default();
         let body = &case.program.bodies[class];
         for buffer in &body.buffers {
-            if let Some(tensor) = &buffer.tensor {
-                uses.distribution(&tensor.distribution);
-                uses.rooms(case, class, tensor, buffer);
+            match &buffer.tensor {
+                // Ranks that hold nothing need not have it in the same place.
+                Some(tensor) if buffer.dims == [0; 5] => {
+                    uses.empty.insert(tensor.distribution);
+                }
+                Some(tensor) => {
+                    uses.distribution(&tensor.distribution);
+                    uses.rooms(case, class, tensor, buffer);
+                }
+                None => {}
             }
         }
         for task in &body.tasks {
@@ -287,6 +296,14 @@ impl Class<'_, '_> {
                 format!("rest of {} around its part along {axes}", room.extent)
             };
             self.compare(&distinct([room.part; 2], None), None, around, what, faults);
+        }
+        for distribution in &uses.empty {
+            let is_empty = |rank: Rank| {
+                let owned = distribution.owned(mesh, &self.coords[rank]);
+                owned.is_empty()
+            };
+            let what = || format!("part of a tensor of {:?}", distribution.shape);
+            self.compare(self.ranks, None, is_empty, what, faults);
         }
         for (distance, to_peer) in &uses.distances {
             let apart = |rank| distance.at(mesh, &self.coords[rank]);
