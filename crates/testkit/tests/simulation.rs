@@ -134,15 +134,19 @@ fn a_thousand_ranks_are_a_few_classes() {
     assert_eq!(total, 1024);
 }
 
-/// Even and uneven extents; U-Net's halos go both ways, and its deep levels have parts of one voxel.
+/// Even and uneven extents; U-Net's halos go both ways, and its deep levels have parts of one voxel and of none.
 #[test]
-fn each_of_64_ranks_in_space_has_the_body_of_its_class() {
+fn each_rank_in_space_has_the_body_of_its_class() {
     for (name, spatial, most) in [
         ("unet3d@64", [4, 4, 4], 27),
-        ("unet3d@32", [16, 2, 2], 64),
+        ("unet3d@32", [16, 2, 2], 40),
         ("unet3d@64", [3, 5, 4], 60),
         // Each rank takes another part of the gradient of what all have gathered.
         ("cosmoflow@32", [4, 4, 4], 64),
+        // Ranks without a part of the last levels are alike, wherever they lie.
+        ("cosmoflow@64+bn", [16, 4, 4], 144),
+        ("scaffold@32", [16, 4, 3], 72),
+        ("scaffold@32", [32, 1, 1], 10),
     ] {
         let (graph, strategy) = (zoo::build(name).unwrap(), Strategy::hybrid(1, spatial));
         let request = request(&graph, &strategy, 1);
@@ -159,6 +163,56 @@ fn each_of_64_ranks_in_space_has_the_body_of_its_class() {
         let ranks: Vec<usize> = (0..program.mesh.ranks()).collect();
         for (rank, body) in lower_ranks(&request, &ranks).unwrap().enumerate() {
             assert!(body.unwrap() == *program.body(rank), "{name}, rank {rank}");
+        }
+    }
+}
+
+/// As many classes as levels that have fewer voxels than there are ranks.
+#[test]
+fn thousands_of_ranks_in_space_are_hundreds_of_classes() {
+    let (graph, strategy) = (
+        zoo::build("scaffold@32").unwrap(),
+        Strategy::hybrid(1, [16, 16, 16]),
+    );
+    let request = request(&graph, &strategy, 1);
+    let program = lower(&request).unwrap();
+    assert!(program.bodies.len() <= 320, "{}", program.bodies.len());
+    let ranks: Vec<usize> = (0..200).map(|at| (at * 7919 + 13) % 4096).collect();
+    for (&rank, body) in ranks.iter().zip(lower_ranks(&request, &ranks).unwrap()) {
+        assert!(body.unwrap() == *program.body(rank), "rank {rank}");
+    }
+}
+
+/// Ten networks, even and uneven extents, parts without a voxel.
+#[test]
+fn about_500_ranks_take_the_same_time_by_classes_and_by_ranks() {
+    for (name, spatial) in [
+        ("cosmoflow@512", [8, 8, 8]),
+        ("cosmoflow@256+bn", [7, 8, 9]),
+        ("unet3d@64", [7, 9, 8]),
+        ("unet3d@32", [8, 8, 8]),
+        ("scaffold@32", [5, 10, 10]),
+        ("scaffold@64", [16, 8, 4]),
+        ("resnet50@224", [1, 32, 16]),
+        ("vgg16@224", [1, 16, 32]),
+        ("alexnet@224", [1, 16, 32]),
+        ("resnet110v2@64", [1, 32, 16]),
+    ] {
+        let graph = zoo::build(name).unwrap();
+        let program = program(&graph, Strategy::hybrid(1, spatial), 1);
+        let costs = costs();
+        let [some, all] =
+            [Mode::Classes, Mode::Ranks].map(|mode| simulate(&program, &costs, mode, 1).unwrap());
+        let (a, b) = (some.makespan.0, all.makespan.0);
+        assert!(
+            (a - b).abs() <= 0.01 * b,
+            "{name}: {a} s, {b} s by all ranks"
+        );
+        let ranks = some.participants.iter().map(|one| one.ranks);
+        assert_eq!(ranks.sum::<usize>(), program.mesh.ranks(), "{name}");
+        // Classes are joined where there are many.
+        if name == "cosmoflow@512" {
+            assert!(some.participants.len() < 300, "{}", some.participants.len());
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Equivalence classes of ranks for the simulation: the coarsest stable partition.
+//! Equivalence classes of ranks for the simulation: the coarsest stable partition, or of many classes a coarser one.
 
 use super::SimulateError;
 use super::contraction::Contraction;
 use super::topology::{GroupSet, Topology};
 use partita_program::Program;
-use partita_space::Rank;
+use partita_space::{AXES, Rank};
 use std::collections::HashMap;
 
 /// A partition of the ranks. The ranks of a class have the same body.
@@ -18,6 +18,8 @@ pub struct Classes {
     pub representatives: Vec<Rank>,
     /// Ranks of each class.
     pub sizes: Vec<usize>,
+    /// Whether ranks of a class may have peers of other classes.
+    pub is_joined: bool,
 }
 
 /// The coarsest partition in which all ranks of a class have the same body, peers of the same classes
@@ -59,6 +61,7 @@ impl Classes {
             body_of,
             representatives,
             sizes,
+            is_joined: false,
         }
     }
 
@@ -88,6 +91,75 @@ impl Interner {
         self.numbers.insert(list.to_vec(), number);
         number
     }
+}
+
+/// More classes than these are joined where ranks differ only in how far they are from others that differ.
+const STABLE_MAX: usize = 256;
+
+/// As [`stable`]; of many classes, those that do the same over the same kinds of link are one. Each is told by its rank in the
+/// middle of the mesh, most of whose peers do the same.
+pub(super) fn few(
+    program: &Program,
+    topologies: [&Topology; 2],
+    contraction: &Contraction,
+    link: &dyn Fn(Rank, Rank) -> u32,
+) -> Classes {
+    let stable = stable(program, topologies, contraction, link);
+    if stable.len() <= STABLE_MAX {
+        return stable;
+    }
+    let [world, topology] = topologies;
+    let mut interner = Interner::default();
+    let class_of = contraction.originals.iter().map(|&rank| {
+        let mut list = vec![contraction.alike[rank]];
+        let peers = world.peers[rank].iter();
+        list.extend(peers.map(|&peer| link(rank, peer as Rank)));
+        interner.number(&list)
+    });
+    let bodies: Vec<u32> = (contraction.originals.iter())
+        .map(|&rank| program.class_of[rank])
+        .collect();
+    let mut joined = Classes::new(&bodies, class_of.collect());
+    if joined.len() >= stable.len() || !have_equal_groups(topology, &joined.class_of) {
+        return stable;
+    }
+    joined.is_joined = true;
+    let off_center = |rank: Rank| -> u64 {
+        let coord = contraction.mesh.coord(rank);
+        let along = AXES.map(|axis| {
+            let middle = contraction.mesh.extent(axis) as i64 - 1;
+            (2 * coord[axis.index()] as i64 - middle).unsigned_abs()
+        });
+        along.into_iter().sum()
+    };
+    for (rank, &class) in joined.class_of.iter().enumerate() {
+        let known = &mut joined.representatives[class as usize];
+        if off_center(rank) < off_center(*known) {
+            *known = rank;
+        }
+    }
+    for (body, &rank) in joined.body_of.iter_mut().zip(&joined.representatives) {
+        *body = bodies[rank];
+    }
+    joined
+}
+
+/// Whether all groups of a kind that have a class in common have the same classes.
+fn have_equal_groups(topology: &Topology, class_of: &[u32]) -> bool {
+    topology.groups.iter().all(|groups| {
+        let mut known: HashMap<u32, usize> = HashMap::new();
+        let mut lists: HashMap<Vec<u32>, usize> = HashMap::new();
+        groups.members.iter().all(|members| {
+            let mut classes: Vec<u32> = members.iter().map(|&rank| class_of[rank]).collect();
+            classes.sort_unstable();
+            classes.dedup();
+            let next = lists.len();
+            let number = *lists.entry(classes.clone()).or_insert(next);
+            classes
+                .iter()
+                .all(|&class| *known.entry(class).or_insert(number) == number)
+        })
+    })
 }
 
 /// Of the ranks of a contraction, by the links and layouts of their originals in the whole mesh, whose topology is

@@ -79,6 +79,13 @@ impl<'a> Usage<'a> {
         let is_between = self.topology.node_of[from] != self.topology.node_of[to];
         let sizes = &self.classes.sizes;
         let per_sender = sizes[receiver] as f64 / sizes[sender] as f64;
+        // A rank that stands for others may get from one of few what most of these get from many.
+        let per_sender_max = if self.classes.is_joined {
+            1.0
+        } else {
+            f64::MAX
+        };
+        let per_sender = per_sender.min(per_sender_max);
         note(
             loads,
             Self::link(sender, is_between, Way::Out),
