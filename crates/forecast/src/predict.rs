@@ -16,7 +16,8 @@ use crate::search::staged;
 use crate::software;
 use crate::target::{DescribedMachine, Target};
 use crate::training::{
-    Lowered, StrategyChoice, Training, lowered, micro_note, request as lowering,
+    Lowered, StrategyChoice, Training, lowered_to_predict, micro_note, request as lowering,
+    unverified_note,
 };
 use partita_cluster::Software;
 use partita_graph::Graph;
@@ -209,7 +210,7 @@ fn step(
     let (target, scales) = scaled(target, request, subject, &*menu)?;
     let memory = target.machine.memory(training.ranks);
     let room = target.reserve.room(memory);
-    let lowered = lowered(subject, &*menu, request.kind, &|lowering| {
+    let lowered = lowered_to_predict(subject, &*menu, request.kind, &|lowering| {
         staged(context, lowering, room, &*target.machine)
     })?;
     let (program, ranks) = (&lowered.program, training.ranks);
@@ -317,6 +318,7 @@ fn answer(
     if kind == ProgramKind::Train {
         prediction.limits.extend(micro_note(strategy, graph, 1));
     }
+    prediction.limits.extend(unverified_note(program));
     target.reserve.add_to(&mut prediction);
     if prediction.memory_bytes_max > memory {
         prediction.limits.insert(0, misfit(&prediction, memory));

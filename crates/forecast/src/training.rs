@@ -227,6 +227,10 @@ pub struct Lowered {
     pub program: Program,
 }
 
+/// Predictions verify all programs of at most so many ranks, or tasks. A second of a core.
+const RANKS_VERIFIED: usize = 1024;
+const TASKS_VERIFIED: usize = 60_000;
+
 /// Lowers a training and verifies the program. `stages` chooses the layers of open stages.
 ///
 /// Errors: an invalid strategy, number of ranks or batch; a faulty program, which is a bug.
@@ -241,6 +245,43 @@ pub fn lowered(
         model: subject.0.name.clone(),
         strategy,
         program,
+    })
+}
+
+/// As [`lowered`], but programs of very many tasks are not verified, which would take longer than their prediction.
+///
+/// Errors: as [`lowered`].
+pub fn lowered_to_predict(
+    subject: (&Graph, &Training, &StrategyChoice),
+    menu: &dyn Menu,
+    kind: ProgramKind,
+    stages: &dyn Fn(&Request<'_>) -> Result<Strategy, PlanningError>,
+) -> Result<Lowered, PlanningError> {
+    let (strategy, program) = with_request(subject, menu, kind, stages, &lower_to_predict)?;
+    Ok(Lowered {
+        model: subject.0.name.clone(),
+        strategy,
+        program,
+    })
+}
+
+/// Lowers, and verifies what is not large. Errors: as [`lowered`].
+fn lower_to_predict(request: &Request<'_>) -> Result<Program, PlanningError> {
+    check_layout(request)?;
+    let program = lower(request)?;
+    if unverified_note(&program).is_none() {
+        check(&program)?;
+    }
+    Ok(program)
+}
+
+/// What a prediction says of a program that it does not verify.
+pub fn unverified_note(program: &Program) -> Option<String> {
+    let (ranks, tasks) = (program.mesh.ranks(), program.tasks());
+    (ranks > RANKS_VERIFIED && tasks > TASKS_VERIFIED).then(|| {
+        format!(
+            "The program has {tasks} tasks on {ranks} ranks and was not verified; `partita lower` verifies it."
+        )
     })
 }
 
