@@ -51,6 +51,7 @@ impl Program {
             let _ = writeln!(text, "local_statistics {}", ron(&self.local_statistics));
         }
         let _ = writeln!(text, "classes {}", runs(&self.class_of));
+        let mut known = KnownLines::default();
         for (class, body) in self.bodies.iter().enumerate() {
             let _ = writeln!(text, "class {class} arena={}", body.arena.0);
             let Staging {
@@ -63,7 +64,7 @@ impl Program {
                 "  staging exchange={} collective={} io={}",
                 exchange.0, collective.0, io.0
             );
-            body.write(text);
+            body.write(text, &mut known);
         }
     }
 
@@ -115,53 +116,88 @@ fn runs(classes: &[u32]) -> String {
         .join(" ")
 }
 
+/// Lines of the bodies before, as bodies of one program have many in common.
+#[derive(Default)]
+struct KnownLines<'p> {
+    buffers: Vec<Vec<(&'p Buffer, String)>>,
+    tasks: Vec<Vec<(&'p Task, String)>>,
+}
+
+/// Lines that are kept for each place in a body.
+const LINES_KEPT: usize = 16;
+
+/// The line of an item at a place in its body.
+fn known_line<'p, 'k, T: PartialEq>(
+    known: &'k mut Vec<Vec<(&'p T, String)>>,
+    id: usize,
+    item: &'p T,
+    line: fn(usize, &T) -> String,
+) -> &'k str {
+    if id >= known.len() {
+        known.resize_with(id + 1, Vec::new);
+    }
+    let here = &mut known[id];
+    let at = here.iter().position(|(known, _)| *known == item);
+    let at = at.unwrap_or_else(|| {
+        here.truncate(LINES_KEPT - 1);
+        here.push((item, line(id, item)));
+        here.len() - 1
+    });
+    &here[at].1
+}
+
 impl Body {
-    fn write(&self, text: &mut impl Write) {
+    fn write<'p>(&'p self, text: &mut impl Write, known: &mut KnownLines<'p>) {
         for (id, buffer) in self.buffers.iter().enumerate() {
-            let _ = writeln!(
-                text,
-                "  buffer b{id} {} {} {} {} @{} {}",
-                buffer.name,
-                ron(&buffer.role),
-                ron(&buffer.dtype),
-                buffer.dims.map(|dim| dim.to_string()).join("x"),
-                buffer.offset.0,
-                ron(&buffer.tensor),
-            );
+            let _ = text.write_str(known_line(&mut known.buffers, id, buffer, line_of_buffer));
         }
         for output in &self.outputs {
             let _ = writeln!(text, "  output {} {}", output.name, output.view);
         }
-        let mut line = String::new();
         for (id, task) in self.tasks.iter().enumerate() {
-            line.clear();
-            let _ = write!(line, "  t{id}");
-            if task.origin.turn > 0 {
-                let _ = write!(line, "@{}", task.origin.turn);
-            }
-            let words = [
-                task.work.lane().name(),
-                task.origin.phase.name(),
-                &task.origin.layer,
-                "after",
-            ];
-            for word in words {
-                line.push(' ');
-                line.push_str(word);
-            }
-            line.push_str(" [");
-            for (at, id) in task.after.iter().enumerate() {
-                let comma = if at > 0 { "," } else { "" };
-                let _ = write!(line, "{comma}t{}", id.0);
-            }
-            line.push_str("] ");
-            ron::Options::default()
-                .to_writer(&mut line, &task.work)
-                .expect("program types have a text form");
-            line.push('\n');
-            let _ = text.write_str(&line);
+            let _ = text.write_str(known_line(&mut known.tasks, id, task, line_of_task));
         }
     }
+}
+
+fn line_of_buffer(id: usize, buffer: &Buffer) -> String {
+    format!(
+        "  buffer b{id} {} {} {} {} @{} {}\n",
+        buffer.name,
+        ron(&buffer.role),
+        ron(&buffer.dtype),
+        buffer.dims.map(|dim| dim.to_string()).join("x"),
+        buffer.offset.0,
+        ron(&buffer.tensor),
+    )
+}
+
+fn line_of_task(id: usize, task: &Task) -> String {
+    let mut line = format!("  t{id}");
+    if task.origin.turn > 0 {
+        let _ = write!(line, "@{}", task.origin.turn);
+    }
+    let words = [
+        task.work.lane().name(),
+        task.origin.phase.name(),
+        &task.origin.layer,
+        "after",
+    ];
+    for word in words {
+        line.push(' ');
+        line.push_str(word);
+    }
+    line.push_str(" [");
+    for (at, id) in task.after.iter().enumerate() {
+        let comma = if at > 0 { "," } else { "" };
+        let _ = write!(line, "{comma}t{}", id.0);
+    }
+    line.push_str("] ");
+    ron::Options::default()
+        .to_writer(&mut line, &task.work)
+        .expect("program types have a text form");
+    line.push('\n');
+    line
 }
 
 struct Lines<'a> {
