@@ -22,11 +22,8 @@ pub(crate) fn depend(body: &mut Body, accesses: &Accesses, extra: &[(usize, usiz
     buffers.resize_with(body.buffers.len(), Touched::default);
     let packed = packed_weights(body);
     for (id, own) in accesses.iter().enumerate() {
-        let own = own.iter().map(|(view, access)| {
-            let writes = *access != Access::Read;
-            (view.buffer.0 as usize, view.region(), writes)
-        });
-        for (buffer, region, writes) in own.clone() {
+        let own = joined(own);
+        for &(buffer, region, writes) in &own {
             let conflicts = buffers[buffer].conflicts(&region, writes);
             needs[id].extend(conflicts.filter(|&other| !ordered_by_lane(body, other, id)));
         }
@@ -41,6 +38,43 @@ pub(crate) fn depend(body: &mut Body, accesses: &Accesses, extra: &[(usize, usiz
         needs[after].push(before);
     }
     reduce(body, needs);
+}
+
+/// What a task accesses: buffer, region, and whether it writes. Of views that border on each other, as those of the members of
+/// a large group, all are one.
+fn joined(own: &[(View, Access)]) -> Vec<(usize, Region, bool)> {
+    let mut joined: Vec<(usize, Region, bool)> = Vec::new();
+    for (view, access) in own {
+        let (buffer, writes) = (view.buffer.0 as usize, *access != Access::Read);
+        let mut region = view.region();
+        if region.is_empty() {
+            continue;
+        }
+        let beside = |last: &(usize, Region, bool), region: &Region| {
+            let is_alike = (last.0, last.2) == (buffer, writes);
+            is_alike.then(|| together(&last.1, region)).flatten()
+        };
+        while let Some(union) = joined.last().and_then(|last| beside(last, &region)) {
+            region = union;
+            joined.pop();
+        }
+        joined.push((buffer, region, writes));
+    }
+    joined
+}
+
+/// The union of two regions that border on each other along one dim and are equal along the others.
+fn together(a: &Region, b: &Region) -> Option<Region> {
+    let mut differing = (0..5).filter(|&dim| a.0[dim] != b.0[dim]);
+    let (dim, None) = (differing.next()?, differing.next()) else {
+        return None;
+    };
+    let borders = a.0[dim].end == b.0[dim].start || b.0[dim].end == a.0[dim].start;
+    borders.then(|| {
+        let mut union = *a;
+        union.0[dim] = a.0[dim].hull(&b.0[dim]);
+        union
+    })
 }
 
 /// For each buffer of packed weights the original weights.
