@@ -17,7 +17,7 @@ use crate::software;
 use crate::target::{DescribedMachine, Target};
 use crate::training::{
     Lowered, StrategyChoice, Training, lowered_to_predict, micro_note, request as lowering,
-    unverified_note,
+    sample_note,
 };
 use partita_cluster::Software;
 use partita_graph::Graph;
@@ -318,7 +318,7 @@ fn answer(
     if kind == ProgramKind::Train {
         prediction.limits.extend(micro_note(strategy, graph, 1));
     }
-    prediction.limits.extend(unverified_note(program));
+    prediction.limits.extend(sample_note(program));
     target.reserve.add_to(&mut prediction);
     if prediction.memory_bytes_max > memory {
         prediction.limits.insert(0, misfit(&prediction, memory));

@@ -13,22 +13,18 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 /// Then all that is proved of one rank and peers of some classes holds for every rank with peers of these classes.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let exchanges = Exchanges::of(case);
-    let uses: Vec<Uses> = case
-        .bodies()
-        .map(|(class, _)| Uses::of(case, class, &exchanges))
-        .collect();
     let mesh = &case.program.mesh;
     let coords: Vec<Coord> = (0..mesh.ranks()).map(|rank| mesh.coord(rank)).collect();
-    let mut ranks: Vec<Vec<Rank>> = vec![Vec::new(); uses.len()];
+    let mut ranks: Vec<Vec<Rank>> = vec![Vec::new(); case.program.bodies.len()];
     for (rank, &class) in case.program.class_of.iter().enumerate() {
         ranks[class as usize].push(rank);
     }
-    for (class, (uses, ranks)) in uses.iter().zip(&ranks).enumerate() {
+    for (class, _) in case.checked() {
         Class {
             case,
             class,
-            uses,
-            ranks,
+            uses: &Uses::of(case, class, &exchanges),
+            ranks: &ranks[class],
             coords: &coords,
         }
         .check(faults);

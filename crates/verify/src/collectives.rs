@@ -65,7 +65,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let tasks = collectives(case);
     let mut groups = GroupMembers::default();
     let mut agreed: HashMap<(Rank, Group, u32), bool> = HashMap::new();
-    for (class, _) in case.bodies() {
+    for (class, _) in case.checked() {
         let mut previous: Option<u32> = None;
         for (id, collective) in collectives_of(case, class) {
             let sequence = collective.sequence;

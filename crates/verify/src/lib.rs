@@ -43,18 +43,9 @@ pub fn verify(program: &Program) -> Result<(), Faults> {
     let mut faults = Vec::new();
     if structure::is_indexable(program, &mut faults) && sizes_are_bounded(program, &mut faults) {
         let case = Case::new(program);
-        structure::check(&case, &mut faults);
-        shapes::check(&case, &mut faults);
-        matching::check(&case, &mut faults);
-        collectives::check(&case, &mut faults);
-        class_equivalence::check(&case, &mut faults);
+        check_classes(&case, &mut faults);
         termination::check(&case, &mut faults);
-        memory::check(&case, &mut faults);
-        packed::check(&case, &mut faults);
         partial::check(&case, &mut faults);
-        updated::check(&case, &mut faults);
-        lost::check(&case, &mut faults);
-        repeated::check(&case, &mut faults);
         gradient_flow::check(&case, &mut faults);
     }
     if faults.is_empty() {
@@ -62,6 +53,38 @@ pub fn verify(program: &Program) -> Result<(), Faults> {
     } else {
         Err(Faults(faults))
     }
+}
+
+/// Checks some classes of a large program: their structure, shapes, memory and updates, and that what they send, receive and
+/// reduce has counterparts. What all classes together decide is not checked: termination, partial sums and where
+/// gradients go.
+///
+/// Errors: as [`verify`].
+pub fn verify_classes(program: &Program, classes: &[usize]) -> Result<(), Faults> {
+    let mut faults = Vec::new();
+    if structure::is_indexable(program, &mut faults) && sizes_are_bounded(program, &mut faults) {
+        let mut case = Case::new(program);
+        case.checked = classes.to_vec();
+        check_classes(&case, &mut faults);
+    }
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(Faults(faults))
+    }
+}
+
+fn check_classes(case: &Case<'_>, faults: &mut Vec<Fault>) {
+    structure::check(case, faults);
+    shapes::check(case, faults);
+    matching::check(case, faults);
+    collectives::check(case, faults);
+    class_equivalence::check(case, faults);
+    memory::check(case, faults);
+    packed::check(case, faults);
+    updated::check(case, faults);
+    lost::check(case, faults);
+    repeated::check(case, faults);
 }
 
 fn sizes_are_bounded(program: &Program, faults: &mut Vec<Fault>) -> bool {
@@ -78,6 +101,8 @@ struct Case<'p> {
     representatives: Vec<Rank>,
     coords: Vec<Coord>,
     relations: Relations,
+    /// Classes of which what concerns each alone is checked.
+    checked: Vec<usize>,
     /// What [`adjoint`] knows of the data gradients of a class and layer.
     reaching: RefCell<HashMap<(usize, &'p str), bool>>,
 }
@@ -94,6 +119,7 @@ impl<'p> Case<'p> {
             representatives,
             coords,
             relations: Relations::of(program),
+            checked: (0..program.bodies.len()).collect(),
             reaching: RefCell::default(),
         }
     }
@@ -106,6 +132,13 @@ impl<'p> Case<'p> {
     /// Ranks of a class, one for each list of classes in their groups of a kind, ascending.
     fn ranks_in(&self, class: usize, group: Group) -> &[Rank] {
         self.relations.in_groups(class, group)
+    }
+
+    /// The classes that are checked, with their bodies.
+    fn checked(&self) -> impl Iterator<Item = (usize, &'p Body)> {
+        let program = self.program;
+        let classes = self.checked.iter();
+        classes.map(|&class| (class, &program.bodies[class]))
     }
 
     fn bodies(&self) -> impl Iterator<Item = (usize, &'p Body)> + use<'p> {

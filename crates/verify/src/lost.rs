@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 /// No value is overwritten before it is read, and no sum is left unread; nor a gradient, on ranks that update its
 /// parameter. On other ranks it may be a replica, of which only one is sent.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
-    for (class, body) in case.bodies() {
+    for (class, body) in case.checked() {
         let mut lost = |(task, view): (usize, View), reason| {
             faults.push(Fault::GradientLost {
                 site: case.site(class, task),

@@ -130,7 +130,7 @@ pub(crate) fn messages(case: &Case<'_>, exchanges: &Exchanges, class: usize) -> 
 /// region.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let exchanges = Exchanges::of(case);
-    for (class, _) in case.bodies() {
+    for (class, _) in case.checked() {
         for (id, exchange) in exchanges_of(case, class) {
             let first = exchanges.tasks[class][&exchange.sequence];
             if first != id {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Checks for races, for buffers that share memory while in use, and for uninitialized reads.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
-    for (class, body) in case.bodies() {
+    for (class, body) in case.checked() {
         let body = Memory {
             case,
             class,

@@ -37,7 +37,7 @@ struct Packer<'p> {
 
 /// Packed weights have one packer and matching readers, and the weights do not change between them.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
-    for (class, body) in case.bodies() {
+    for (class, body) in case.checked() {
         let packers = packers(body);
         let is_packed = |role| role == Role::PackedWeights;
         if packers.is_empty() && !body.buffers.iter().any(|buffer| is_packed(buffer.role)) {

@@ -10,7 +10,7 @@ use partita_space::Region;
 use std::collections::HashMap;
 
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
-    for (class, body) in case.bodies() {
+    for (class, body) in case.checked() {
         let mut interpreter = Interpreter {
             body,
             in_place: HashMap::new(),

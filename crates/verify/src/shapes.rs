@@ -7,7 +7,7 @@ use partita_space::Resampling;
 
 /// Extents and types of every view of every task, pinned algorithms, and workspaces.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
-    for (class, body) in case.bodies() {
+    for (class, body) in case.checked() {
         for (id, task) in body.tasks.iter().enumerate() {
             let mut rules = Rules {
                 buffers: &body.buffers,

@@ -87,7 +87,7 @@ pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
     let all = case.program.bodies.iter().flat_map(|body| &body.buffers);
     let mut tensors = all.filter_map(|buffer| buffer.tensor.as_ref());
     let has_submeshes = tensors.any(|tensor| tensor.distribution.submesh.is_some());
-    for (class, body) in case.bodies() {
+    for (class, body) in case.checked() {
         for (id, task) in body.tasks.iter().enumerate() {
             if !task.after.is_sorted_by(|a, b| a < b) {
                 let site = case.site(class, id);

@@ -7,7 +7,7 @@ use partita_program::{Body, Role, View};
 
 /// An update of a copy of a parameter is written back to all of its persistent buffers.
 pub(crate) fn check(case: &Case<'_>, faults: &mut Vec<Fault>) {
-    for (class, body) in case.bodies() {
+    for (class, body) in case.checked() {
         for (id, task) in body.tasks.iter().enumerate() {
             for part in task.work.kernels() {
                 let Flow::Updates {
