@@ -225,7 +225,7 @@ pub fn simulate(
 const STRETCHES: [f64; 2] = [2.0, 0.5];
 
 /// Tasks of simulated ranks above which these are left out. A second of a core.
-const PATH_TASKS_MAX: usize = 150_000;
+const PATH_TASKS_MAX: usize = 60_000;
 
 /// Adds the critical paths of the program where communication takes twice as long, and half as long, to the paths
 /// from which intervals are made. Nearly critical paths go through other layers one by one, so that few are found by

@@ -7,14 +7,15 @@ use super::usage::Usage;
 use super::{Classes, Participant, SimulateError};
 use crate::cost::precision::transferred;
 use crate::cost::{
-    AlltoallBlocks, CollectiveCost, Contention, Costs, KernelBasis, KernelCost, Progress,
-    SampleRead, link,
+    AlltoallBlocks, CollectiveCost, Contention, CostError, Costs, KernelBasis, KernelCost,
+    Progress, SampleRead, link,
 };
 use partita_program::{
     Body, BufferId, Collective, CollectiveKind, Count, Kernel, KernelShape, Program, View, Work,
 };
 use partita_run::Trace;
 use partita_space::{Bytes, Rank, Seconds};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 /// A program with the cost of every task, as seen by each participant.
@@ -46,6 +47,16 @@ struct BodyCosts {
     traffic: Vec<f64>,
     exchanges: HashMap<u32, Messages>,
     collectives: HashMap<u32, usize>,
+}
+
+/// What a collective moves.
+enum Moved {
+    AllReduce(Bytes),
+    /// Of each member.
+    AllGather(Vec<Bytes>),
+    /// To each member.
+    ReduceScatter(Vec<Bytes>),
+    AllToAll(AlltoallBlocks),
 }
 
 /// Flows at the adapters of a node that tell what these alone would take.
@@ -476,14 +487,14 @@ impl Builder<'_> {
         axes: usize,
         body: &Body,
     ) -> Result<TaskCost, SimulateError> {
-        let (sequence, kind) = (collective.sequence, &collective.kind);
+        let sequence = collective.sequence;
         let group = self.topology.groups[axes].group_of[rank];
         let (cost, seconds) = match self.collective_costs.get(&(sequence, axes, group)) {
             Some(&known) => known,
             None => {
                 let contention = f64::from(self.topology.groups[axes].contention[group as usize]);
-                let with =
-                    |contention| self.collective_cost(rank, sequence, axes, kind, body, contention);
+                let moved = self.moved(rank, sequence, axes, collective, body)?;
+                let with = |contention| self.collective_cost(rank, axes, &moved, contention);
                 let seconds = [with(1.0)?.transfer_min.0, with(MANY)?.transfer_min.0 / MANY];
                 let known = (with(contention)?, seconds);
                 self.collective_costs.insert((sequence, axes, group), known);
@@ -532,44 +543,59 @@ impl Builder<'_> {
     fn collective_cost(
         &self,
         rank: Rank,
+        axes: usize,
+        moved: &Moved,
+        contention: f64,
+    ) -> Result<CollectiveCost, CostError> {
+        let groups = &self.topology.groups[axes];
+        let members = &groups.members[groups.group_of[rank] as usize];
+        match moved {
+            Moved::AllReduce(bytes) => self.costs.allreduce(members, *bytes, contention),
+            Moved::AllGather(given) => self.costs.allgather(members, given, contention),
+            Moved::ReduceScatter(shares) => self.costs.reduce_scatter(members, shares, contention),
+            Moved::AllToAll(blocks) => self.costs.alltoall(members, *blocks, contention),
+        }
+    }
+
+    /// What a collective of a rank moves. Errors: a member without it.
+    fn moved(
+        &self,
+        rank: Rank,
         sequence: u32,
         axes: usize,
-        kind: &CollectiveKind,
+        collective: &Collective,
         body: &Body,
-        contention: f64,
-    ) -> Result<CollectiveCost, SimulateError> {
+    ) -> Result<Moved, SimulateError> {
         let groups = &self.topology.groups[axes];
-        let group = groups.group_of[rank] as usize;
-        let members = &groups.members[group];
-        let mut sources = Vec::with_capacity(members.len());
-        for &member in members {
-            sources.push(self.source_bytes(rank, member, sequence)?);
-        }
-        let total = |blocks: &Vec<Bytes>| -> Bytes { blocks.iter().copied().sum() };
-        let given: Vec<Bytes> = sources.iter().map(total).collect();
-        let bytes = |view: &View| transferred(view, &body.buffers, self.costs.precision());
-        Ok(match kind {
-            CollectiveKind::AllReduce { views } => {
-                let bytes = views.iter().map(bytes).sum();
-                self.costs.allreduce(members, bytes, contention)?
+        let members = &groups.members[groups.group_of[rank] as usize];
+        let bodies = members.iter().map(|&member| self.program.class_of[member]);
+        // By body, the bytes of each view and of all.
+        let mut sources: HashMap<u32, (Vec<Bytes>, Bytes)> = HashMap::new();
+        for (&member, class) in members.iter().zip(bodies.clone()) {
+            if let Entry::Vacant(entry) = sources.entry(class) {
+                let views = self.source_bytes(rank, member, sequence)?;
+                let total = views.iter().copied().sum();
+                entry.insert((views, total));
             }
+        }
+        let bytes = |view: &View| transferred(view, &body.buffers, self.costs.precision());
+        Ok(match &collective.kind {
+            CollectiveKind::AllReduce { views } => Moved::AllReduce(views.iter().map(bytes).sum()),
             CollectiveKind::AllGather { .. } => {
-                self.costs.allgather(members, &given, contention)?
+                Moved::AllGather(bodies.map(|class| sources[&class].1).collect())
             }
             CollectiveKind::ReduceScatter { sources, .. } => {
-                let shares: Vec<Bytes> = sources.iter().map(bytes).collect();
-                self.costs.reduce_scatter(members, &shares, contention)?
+                Moved::ReduceScatter(sources.iter().map(bytes).collect())
             }
             CollectiveKind::AllToAll { .. } => {
-                let sent = sources.iter().enumerate().flat_map(|(place, blocks)| {
-                    let others = blocks.iter().enumerate();
+                let sent = bodies.enumerate().flat_map(|(place, class)| {
+                    let others = sources[&class].0.iter().enumerate();
                     others.filter(move |&(to, _)| to != place)
                 });
-                let blocks = AlltoallBlocks {
+                Moved::AllToAll(AlltoallBlocks {
                     largest: sent.map(|(_, &bytes)| bytes).max().unwrap_or_default(),
-                    given: given.iter().copied().max().unwrap_or_default(),
-                };
-                self.costs.alltoall(members, blocks, contention)?
+                    given: sources.values().map(|one| one.1).max().unwrap_or_default(),
+                })
             }
         })
     }

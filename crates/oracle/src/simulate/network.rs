@@ -8,7 +8,7 @@
 //! Source: Bertsekas and Gallager, Data Networks (1992), section 6.5.2, progressive filling.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap};
 
 /// A task of a participant in a step: `base[participant] + step * tasks + task`.
 pub(super) type Instance = usize;
@@ -37,18 +37,39 @@ struct Flow<'s> {
     since: f64,
     /// Seconds at full speed per second.
     rate: f64,
+    /// While the network is shared out: the next rate, once it has one.
+    next: Option<f64>,
+    is_reached: bool,
+}
+
+/// A resource, with the flows that use it.
+#[derive(Default)]
+struct Used {
+    /// The sum of parts that the flows ask for.
+    demand: f64,
+    /// Number and part of each flow.
+    flows: Vec<(usize, f64)>,
+    /// Whether it was asked for too much before or after a flow came or went since the network was last shared out.
+    has_changed: bool,
+    /// While the network is shared out.
+    is_reached: bool,
+    /// What flows with a rate leave of it.
+    free: f64,
+    /// What flows without a rate ask for; nothing where one rate was given to all that were left.
+    open: f64,
 }
 
 /// The flows under way.
 #[derive(Default)]
 pub(super) struct Network<'s> {
-    flows: Vec<Flow<'s>>,
-    /// Index of the flow of each instance that is under way.
+    /// By number; none where no flow has the number.
+    flows: Vec<Option<Flow<'s>>>,
+    unused: Vec<usize>,
+    /// Number of the flow of each instance that is under way.
     flow_of: HashMap<Instance, usize>,
-    /// By resource, the sum of parts that the flows ask for.
-    demand: HashMap<Resource, f64>,
-    /// Whether rates are to be worked out anew.
-    is_stale: bool,
+    resources: Vec<Used>,
+    /// Resources whose flows may get other rates.
+    changed: Vec<Resource>,
 }
 
 /// Instances that now end at another time.
@@ -63,20 +84,29 @@ impl<'s> Network<'s> {
         if loads.is_empty() || seconds <= 0.0 {
             return;
         }
+        let at = self.unused.pop().unwrap_or_else(|| {
+            self.flows.push(None);
+            self.flows.len() - 1
+        });
         for load in loads {
-            let demand = self.demand.entry(load.resource).or_insert(0.0);
-            *demand += load.part;
-            self.is_stale |= *demand > FULL;
+            let known = self.resources.len().max(load.resource as usize + 1);
+            self.resources.resize_with(known, Used::default);
+            let used = &mut self.resources[load.resource as usize];
+            used.demand += load.part;
+            used.flows.push((at, load.part));
+            self.note_change(load.resource);
         }
         for &instance in &instances {
-            self.flow_of.insert(instance, self.flows.len());
+            self.flow_of.insert(instance, at);
         }
-        self.flows.push(Flow {
+        self.flows[at] = Some(Flow {
             loads,
             instances,
             left: seconds,
             since: now,
             rate: 1.0,
+            next: None,
+            is_reached: false,
         });
     }
 
@@ -85,37 +115,56 @@ impl<'s> Network<'s> {
         let Some(&at) = self.flow_of.get(&instance) else {
             return;
         };
-        let ended = self.flows.swap_remove(at);
+        let Some(ended) = self.flows[at].take() else {
+            return;
+        };
+        self.unused.push(at);
         for instance in &ended.instances {
             self.flow_of.remove(instance);
         }
-        if let Some(moved) = self.flows.get(at) {
-            for &instance in &moved.instances {
-                self.flow_of.insert(instance, at);
+        for load in ended.loads {
+            // What shared a resource with the ended flow may go on faster.
+            self.note_change(load.resource);
+            let used = &mut self.resources[load.resource as usize];
+            if let Some(own) = used.flows.iter().position(|&(flow, _)| flow == at) {
+                used.flows.swap_remove(own);
+            }
+            used.demand -= load.part;
+            if used.flows.is_empty() {
+                // Rounding does not add up.
+                used.demand = 0.0;
             }
         }
-        for load in ended.loads {
-            let demand = self.demand.entry(load.resource).or_insert(0.0);
-            // What shared a resource with the ended flow may go on faster.
-            self.is_stale |= *demand > FULL;
-            *demand -= load.part;
-        }
-        if self.flows.is_empty() {
-            // Rounding does not add up.
-            self.demand.clear();
+    }
+
+    fn note_change(&mut self, resource: Resource) {
+        let used = &mut self.resources[resource as usize];
+        if used.demand > FULL && !used.has_changed {
+            used.has_changed = true;
+            self.changed.push(resource);
         }
     }
 
     pub fn is_stale(&self) -> bool {
-        self.is_stale
+        !self.changed.is_empty()
     }
 
     /// Shares out the network among all flows, and lists what ends at another time by that.
+    ///
+    /// Only those get another rate that share a full resource with flows that came or went, or with others that do.
     pub fn share_out(&mut self, now: f64) -> Vec<Moved> {
-        self.is_stale = false;
-        let loads: Vec<&[Load]> = self.flows.iter().map(|flow| flow.loads).collect();
+        let (flows, full) = self.reached();
+        self.fill(&full);
+        for &resource in &full {
+            self.resources[resource as usize].is_reached = false;
+        }
         let mut moved = Vec::new();
-        for (flow, rate) in self.flows.iter_mut().zip(rates(&loads)) {
+        for flow in flows {
+            let Some(flow) = self.flows[flow].as_mut() else {
+                continue;
+            };
+            flow.is_reached = false;
+            let rate = flow.next.take().unwrap_or(1.0);
             if (rate - flow.rate).abs() <= 1e-12 {
                 continue;
             }
@@ -127,74 +176,79 @@ impl<'s> Network<'s> {
         }
         moved
     }
-}
 
-/// The rate of each flow, at most 1: all go at one rate until a resource is full, whose flows stay at it, while
-/// the others go on faster.
-fn rates(flows: &[&[Load]]) -> Vec<f64> {
-    let mut demand: BTreeMap<Resource, f64> = BTreeMap::new();
-    for load in flows.iter().copied().flatten() {
-        *demand.entry(load.resource).or_insert(0.0) += load.part;
-    }
-    let full = demand.into_iter().filter(|&(_, demand)| demand > FULL);
-    let (index_of, mut shared): (HashMap<Resource, usize>, Vec<Shared>) = full
-        .enumerate()
-        .map(|(index, (resource, open))| ((resource, index), Shared::new(open)))
-        .unzip();
-    for (at, loads) in flows.iter().enumerate() {
-        for load in *loads {
-            if let Some(&index) = index_of.get(&load.resource) {
-                shared[index].users.push(at);
-            }
+    /// The flows whose rates may change, and the full resources that they use.
+    fn reached(&mut self) -> (Vec<usize>, Vec<Resource>) {
+        let (mut flows, mut full) = (Vec::new(), Vec::new());
+        let mut next = std::mem::take(&mut self.changed);
+        for &resource in &next {
+            self.resources[resource as usize].has_changed = false;
+            self.resources[resource as usize].is_reached = true;
         }
-    }
-    let mut rates: Vec<Option<f64>> = vec![None; flows.len()];
-    // The bits of positive numbers are in their order. Levels rise as flows get rates.
-    let levels = shared.iter().enumerate();
-    let levels = levels.filter_map(|(index, one)| Some(Reverse((one.level()?.to_bits(), index))));
-    let mut levels: BinaryHeap<Reverse<(u64, usize)>> = levels.collect();
-    while let Some(Reverse((bits, index))) = levels.pop() {
-        let Some(level) = shared[index].level() else {
-            continue;
-        };
-        if level.to_bits() != bits {
-            levels.push(Reverse((level.to_bits(), index)));
-            continue;
-        }
-        for at in std::mem::take(&mut shared[index].users) {
-            if rates[at].is_some() {
-                continue;
+        while let Some(resource) = next.pop() {
+            let used = &mut self.resources[resource as usize];
+            used.open = used.flows.iter().map(|(_, part)| part).sum();
+            used.free = 1.0;
+            // One that is no longer full slows nothing.
+            used.is_reached = used.open > FULL;
+            if used.is_reached {
+                full.push(resource);
             }
-            rates[at] = Some(level);
-            for load in flows[at] {
-                if let Some(&index) = index_of.get(&load.resource) {
-                    shared[index].give(level, load.part);
+            let before = flows.len();
+            for &(at, _) in &used.flows {
+                if let Some(flow) = &mut self.flows[at]
+                    && !flow.is_reached
+                {
+                    flow.is_reached = true;
+                    flows.push(at);
+                }
+            }
+            for &at in &flows[before..] {
+                for load in self.flows[at].as_ref().map_or(&[][..], |flow| flow.loads) {
+                    let other = &mut self.resources[load.resource as usize];
+                    if other.demand > FULL && !other.is_reached {
+                        other.is_reached = true;
+                        next.push(load.resource);
+                    }
                 }
             }
         }
+        (flows, full)
     }
-    rates.into_iter().map(|rate| rate.unwrap_or(1.0)).collect()
-}
 
-/// A resource of which flows ask for more than there is.
-struct Shared {
-    /// The flows that use it, until one rate is given to all of them.
-    users: Vec<usize>,
-    /// What flows with a rate leave of it.
-    free: f64,
-    /// What the flows without a rate ask for.
-    open: f64,
-}
-
-impl Shared {
-    fn new(open: f64) -> Self {
-        Self {
-            users: Vec::new(),
-            free: 1.0,
-            open,
+    /// Gives rates of less than 1: all flows go at one rate until a resource is full, whose flows stay at it, while the
+    /// others go on faster.
+    fn fill(&mut self, full: &[Resource]) {
+        // The bits of positive numbers are in their order. Levels rise as flows get rates.
+        let levels = full.iter().filter_map(|&resource| {
+            let level = self.resources[resource as usize].level()?;
+            Some(Reverse((level.to_bits(), resource)))
+        });
+        let mut levels: BinaryHeap<Reverse<(u64, Resource)>> = levels.collect();
+        while let Some(Reverse((bits, resource))) = levels.pop() {
+            let Some(level) = self.resources[resource as usize].level() else {
+                continue;
+            };
+            if level.to_bits() != bits {
+                levels.push(Reverse((level.to_bits(), resource)));
+                continue;
+            }
+            for index in 0..self.resources[resource as usize].flows.len() {
+                let (at, _) = self.resources[resource as usize].flows[index];
+                let Some(flow) = self.flows[at].as_mut().filter(|flow| flow.next.is_none()) else {
+                    continue;
+                };
+                flow.next = Some(level);
+                for load in flow.loads {
+                    self.resources[load.resource as usize].give(level, load.part);
+                }
+            }
+            self.resources[resource as usize].open = 0.0;
         }
     }
+}
 
+impl Used {
     /// A flow that uses a part of it gets a rate.
     fn give(&mut self, rate: f64, part: f64) {
         self.free -= rate * part;
@@ -203,7 +257,7 @@ impl Shared {
 
     /// The rate at which the flows without one use up what is free; none where all have one, or can go at full speed.
     fn level(&self) -> Option<f64> {
-        let is_open = self.open > ROUNDING && !self.users.is_empty();
+        let is_open = self.open > ROUNDING;
         (is_open && self.free < self.open).then(|| f64::max(self.free, 1e-9) / self.open)
     }
 }
@@ -215,6 +269,17 @@ mod tests {
 
     fn load(resource: Resource, part: f64) -> Load {
         Load { resource, part }
+    }
+
+    /// The rate of each flow, where all begin at once.
+    fn rates(flows: &[&[Load]]) -> Vec<f64> {
+        let mut network = Network::default();
+        for (at, loads) in flows.iter().enumerate() {
+            network.begin(loads, vec![at], 0.0, 1.0);
+        }
+        network.share_out(0.0);
+        let all = network.flows.iter().flatten();
+        all.map(|flow| flow.rate).collect()
     }
 
     fn close(flows: &[&[Load]], expected: &[f64]) {
@@ -301,6 +366,51 @@ mod tests {
         }
     }
 
+    /// Flows come and go; those that are under way have the rates that they would have if all began at once.
+    #[test]
+    fn rates_do_not_depend_on_what_was_before() {
+        let mut draw = SplitMix(12);
+        let (mut moved, mut slowed) = (0, 0);
+        for case in 0..100 {
+            let flow = |draw: &mut SplitMix| -> Vec<Load> {
+                let count = draw.between(1, 3);
+                let one = |_| {
+                    load(
+                        draw.between(0, 19) as Resource,
+                        0.125 * draw.between(1, 8) as f64,
+                    )
+                };
+                let mut loads: Vec<Load> = (0..count).map(one).collect();
+                loads.sort_by_key(|load| load.resource);
+                loads.dedup_by_key(|load| load.resource);
+                loads
+            };
+            let flows: Vec<Vec<Load>> = (0..60).map(|_| flow(&mut draw)).collect();
+            let mut network = Network::default();
+            let mut under_way = Vec::new();
+            for (at, loads) in flows.iter().enumerate() {
+                network.begin(loads, vec![at], at as f64, 1e6);
+                under_way.push(at);
+                while under_way.len() > 12 || draw.between(0, 4) == 0 && !under_way.is_empty() {
+                    let ended = under_way.swap_remove(draw.between(0, under_way.len() - 1));
+                    network.end(ended);
+                }
+                if network.is_stale() && draw.between(0, 2) > 0 {
+                    moved += network.share_out(at as f64).len();
+                }
+            }
+            network.share_out(60.0);
+            let loads: Vec<&[Load]> = under_way.iter().map(|&at| flows[at].as_slice()).collect();
+            for (&at, rate) in under_way.iter().zip(rates(&loads)) {
+                let number = network.flow_of[&at];
+                let found = network.flows[number].as_ref().map_or(0.0, |flow| flow.rate);
+                assert!((found - rate).abs() < 1e-9, "case {case}: {found} {rate}");
+                slowed += usize::from(rate < 1.0);
+            }
+        }
+        assert!(moved > 1000 && slowed > 100, "{moved} {slowed}");
+    }
+
     #[test]
     fn ends_move_when_flows_come_and_go() {
         let whole = [load(0, 1.0)];
@@ -316,6 +426,6 @@ mod tests {
         // At 7, one of four seconds at full speed is left.
         assert_eq!(moved[0].end, 8.0);
         network.end(8);
-        assert!(network.flows.is_empty() && network.flow_of.is_empty());
+        assert!(network.flows.iter().all(Option::is_none) && network.flow_of.is_empty());
     }
 }
