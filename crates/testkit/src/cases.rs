@@ -8,7 +8,10 @@ mod resampling;
 
 mod tokens;
 
+mod wide;
+
 pub use tokens::random_token_case;
+pub use wide::random_wide_case;
 
 use crate::Draws;
 use crate::losses::{LossOf, draw_loss};
@@ -165,6 +168,11 @@ pub(crate) fn random_layer_strategy(draws: &mut Draws, graph: &Graph, batch: usi
         extents[4] = draws.pick(&[1, 1, 2, 3, 4]);
         extents[5] = draws.pick(&[1, 1, 2, 3]);
     }
+    layers_apart(draws, graph, batch, extents)
+}
+
+/// A strategy of these extents, some layers apart from the rest.
+fn layers_apart(draws: &mut Draws, graph: &Graph, batch: usize, extents: [usize; 7]) -> Strategy {
     let mut strategy = Strategy::of(extents);
     let axes: Vec<Axis> = AXES
         .into_iter()

@@ -41,7 +41,7 @@ pub use bench::{Bench, KernelOutput};
 pub use branched::random_branched_case;
 pub use cases::{
     Case, random_case, random_encoder_decoder, random_grouped_case, random_layer_case,
-    random_token_case,
+    random_token_case, random_wide_case,
 };
 pub use compare::{distance, mismatch};
 pub use counting::{CountedCase, CountingAllocator};

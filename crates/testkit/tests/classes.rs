@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_lower::{Strategy, lower, lower_rank};
-use partita_program::{Body, Dtype, Optimizer, ProgramKind, Work};
+use partita_lower::{Strategy, lower, lower_rank, lower_ranks};
+use partita_program::{Body, CollectiveKind, Dtype, Optimizer, ProgramKind, Work};
+use partita_testkit::verify::verify_classes;
 use partita_testkit::{
     Case, Setup, random_case, random_layer_case, random_sequence_case, random_staged_case,
-    reference_kernels,
+    random_wide_case, reference_kernels, seeds,
 };
 use std::collections::BTreeMap;
 
@@ -74,6 +75,104 @@ fn every_rank_lowers_to_the_body_of_its_class() {
     assert!(shared > 1000, "only {shared} ranks share a body");
 }
 
+/// Along an axis that splits a tensor only before a redistribution, each rank sends to the others what it has.
+#[test]
+fn ranks_that_send_copies_to_other_places_are_told_apart() {
+    const CHAIN: &str = "model chain
+input x channels=4 extent=8x8
+c1 = conv x filters=8 kernel=1 bias=false
+c2 = conv c1 filters=8 kernel=1 bias=false
+c3 = conv c2 filters=8 kernel=1 bias=false
+loss = mse c3
+";
+    let kernels = reference_kernels(Dtype::F64);
+    let mut copies = 0;
+    for strategy in [
+        "height=2,width=2; c2..: H=width,W=-",
+        "height=2,width=2; c2: H=width,W=-",
+        "height=2,width=4; c2..: H=width,W=-",
+        "height=4,width=2; c2..: H=-,W=height",
+        "data=2,height=2; c2..: N=height,H=-",
+        "height=2,filter=2; c1: F=-; c2: C=-,F=-,H=filter; c3: C=-,F=-",
+        "height=2,filter=2; c1: F=-; c2: C=-,F=-; c3: C=-,F=-,H=filter",
+        "filter=2,channel=2; c1: C=-,F=filter; c2: C=-,F=channel; c3: C=-,F=filter",
+    ] {
+        let case = Case {
+            graph: partita_graph::text::parse(CHAIN).unwrap(),
+            strategy: strategy.parse().unwrap(),
+            batch: 2,
+            seed: 1,
+        };
+        let setup = Setup::of_case(&case, &kernels);
+        let program = setup.program(ProgramKind::Train).unwrap();
+        let request = setup.request(ProgramKind::Train);
+        for rank in 0..program.mesh.ranks() {
+            let alone = lower_rank(&request, rank).unwrap();
+            assert!(alone == *program.body(rank), "{strategy} rank {rank}");
+            let sends = alone.tasks.iter().filter_map(|task| match &task.work {
+                Work::Exchange(exchange) => Some(exchange.sends.len()),
+                Work::Compute { .. } | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
+            });
+            copies += sends.filter(|&sends| sends > 0).count();
+        }
+    }
+    assert!(copies > 20, "{copies} exchanges send");
+}
+
+/// Data, space, channels and filters; redistributions between layers; uneven extents, and parts of nothing.
+#[test]
+fn every_rank_of_a_wide_mesh_lowers_to_the_body_of_its_class() {
+    let kernels = reference_kernels(Dtype::F64);
+    let (mut shared, mut moved, mut empty) = (0, 0, 0);
+    for seed in seeds(60, 1, 1000) {
+        let case = random_wide_case(seed);
+        let setup = Setup::of_case(&case, &kernels);
+        for kind in [
+            ProgramKind::Train,
+            ProgramKind::Evaluate,
+            ProgramKind::Fetch,
+        ] {
+            // Verified: messages match between the ranks of any two classes.
+            let program = setup.program(kind).unwrap();
+            let request = setup.request(kind);
+            let ranks: Vec<usize> = (0..program.mesh.ranks()).collect();
+            let mut alone: Vec<Body> = lower_ranks(&request, &ranks)
+                .unwrap()
+                .collect::<Result<_, _>>()
+                .unwrap();
+            let is_other = |bodies: &[Body]| {
+                let mut ranks = ranks.iter().copied();
+                ranks.find(|&rank| bodies[rank] != *program.body(rank))
+            };
+            if let Some(rank) = is_other(&alone) {
+                close_gaps(&mut alone);
+                let all = is_other(&alone).is_none();
+                assert!(all, "seed {seed} {} {kind:?} rank {rank}", case.strategy);
+            }
+            shared += ranks.len() - program.bodies.len();
+            let has = |of: &dyn Fn(&Body) -> bool| usize::from(program.bodies.iter().any(of));
+            empty += has(&|body| body.buffers.iter().any(|one| one.dims == [0; 5]));
+            moved += has(&|body| {
+                let mut works = body.tasks.iter().map(|task| &task.work);
+                works.any(|work| match work {
+                    Work::Collective(collective) => match collective.kind {
+                        CollectiveKind::AllReduce { .. } => false,
+                        CollectiveKind::AllGather { .. }
+                        | CollectiveKind::ReduceScatter { .. }
+                        | CollectiveKind::AllToAll { .. } => true,
+                    },
+                    Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) | Work::Store(_) => {
+                        false
+                    }
+                })
+            });
+        }
+    }
+    assert!(shared > 500, "{shared} ranks share a body");
+    assert!(moved > 50, "{moved} programs redistribute");
+    assert!(empty > 50, "{empty} programs have parts of nothing");
+}
+
 #[test]
 fn every_rank_of_a_pipeline_lowers_to_the_body_of_its_class() {
     let shared = compare((0..200).map(random_staged_case));
@@ -118,6 +217,38 @@ loss = mse c3
         let program = setup.program(kind).unwrap();
         assert_eq!(program.bodies.len(), expected, "{strategy} bias {bias}");
     }
+}
+
+#[test]
+fn what_is_wrong_with_a_class_is_found_where_it_is_verified() {
+    const CHAIN: &str = "model chain
+input x channels=2 extent=16
+c1 = conv x filters=2 kernel=3 pad=1 bias=false
+c2 = conv c1 filters=2 kernel=3 pad=1 bias=false
+loss = mse c2
+";
+    let kernels = reference_kernels(Dtype::F64);
+    let case = Case {
+        graph: partita_graph::text::parse(CHAIN).unwrap(),
+        strategy: "width=8".parse().unwrap(),
+        batch: 1,
+        seed: 1,
+    };
+    let setup = Setup::of_case(&case, &kernels);
+    let mut program = setup.program(ProgramKind::Train).unwrap();
+    let last = program.bodies.len() - 1;
+    assert!(last >= 2);
+    verify_classes(&program, &[1, last]).unwrap();
+    let sends = program.bodies[0].tasks.iter_mut().find_map(|task| {
+        let Work::Exchange(exchange) = &mut task.work else {
+            return None;
+        };
+        exchange.sends.pop()
+    });
+    sends.unwrap();
+    // The second rank waits for the message; the last one has none with the first.
+    verify_classes(&program, &[1]).unwrap_err();
+    verify_classes(&program, &[last]).unwrap();
 }
 
 #[test]
