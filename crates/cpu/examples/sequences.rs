@@ -112,6 +112,9 @@ fn attention([q, k, v, y, dy, dq, dk, dv]: [View; 8], heads: usize) -> Named {
             y,
             heads,
             causal,
+            window: None,
+            bias: None,
+            table: None,
         };
         let backward = Kernel::AttentionBackward {
             q,
@@ -123,6 +126,9 @@ fn attention([q, k, v, y, dy, dq, dk, dv]: [View; 8], heads: usize) -> Named {
             dv: Some(dv),
             heads,
             causal,
+            window: None,
+            bias: None,
+            table: None,
             accumulate: [false; 3],
         };
         [

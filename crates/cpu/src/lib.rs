@@ -78,7 +78,9 @@ pub use pool::backward::pool_backward;
 pub use pool::forward::pool_forward;
 pub use pool::{PoolMask, Pooling};
 pub use probe::multiply_adds;
-pub use sequence::attention::{Heads, attention_backward, attention_forward, attention_scratch};
+pub use sequence::attention::{
+    Heads, attention_backward, attention_backward_bias, attention_forward, attention_scratch,
+};
 pub use sequence::position_rows::{PositionNumbers, add_position_rows, position_rows_backward};
 pub use sequence::row_kernels::{
     PositionOffset, RowGradient, RowNorm, add_positions, embed, embed_backward, row_backward,

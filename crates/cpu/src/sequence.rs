@@ -7,4 +7,5 @@ pub(crate) mod attention;
 pub(crate) mod matrix;
 pub(crate) mod position_rows;
 pub(crate) mod row_kernels;
+pub(crate) mod scores;
 pub(crate) mod softmax;

@@ -43,7 +43,8 @@ pub(crate) struct RawTaps {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawHeads {
-    pub heads: u32,
+    /// Heads, times windows.
+    pub groups: u32,
     pub channels: u32,
     pub outer: u32,
     pub inner: u32,
@@ -54,6 +55,13 @@ pub(crate) struct RawHeads {
     pub causal: i32,
     pub sample: u32,
     pub scale: f32,
+    /// Windows of a head, 0 if all positions attend to each other.
+    pub windows: u32,
+    pub window: [u32; 3],
+    /// Positions of q and k along D, H, W where there are windows.
+    pub tensor: [u32; 3],
+    pub shift: [u32; 3],
+    pub mask: f32,
 }
 
 /// How an update scales gradients, as kernels take it.

@@ -343,7 +343,7 @@ impl GraphBuilder {
         self.node(name, Op::Activation(activation), &[input], &[])
     }
 
-    /// Attention of q to k and v, in that order.
+    /// Attention of q to k and v, in that order, without windows and bias.
     pub fn attention(
         &mut self,
         name: &str,
@@ -351,7 +351,13 @@ impl GraphBuilder {
         heads: usize,
         causal: bool,
     ) -> Result<NodeId, GraphError> {
-        self.node(name, Op::Attention { heads, causal }, &inputs, &[])
+        let op = Op::Attention {
+            heads,
+            causal,
+            window: None,
+            bias: None,
+        };
+        self.node(name, op, &inputs, &[])
     }
 
     /// The loss, last node of the graph.
@@ -391,7 +397,7 @@ impl GraphBuilder {
         let shape = infer(name, &op, &shapes, self.graph.spatial_rank)?;
         self.check_losses(name, &op, inputs)?;
         self.check_class_numbers(name, &op, inputs)?;
-        let wanted = parameter_shapes(&op, shapes[0]);
+        let wanted = parameter_shapes(&op, &shapes);
         check_roles(name, &op, &wanted, sources)?;
         check_constant(name, &op, sources, shapes[0])?;
         let mut resolved = Vec::with_capacity(wanted.len());

@@ -49,7 +49,7 @@ pub struct Counts {
     pub training_flops: Flops,
     /// What a training step computes in convolutions and linear layers: forward, backward-filter,
     /// and backward-data wherever a parameter lies before the layer. In attention: forward, and
-    /// backward five products of matrices where that has two.
+    /// backward five products of matrices where that has two, and two more for the gradient of a bias.
     pub executed_flops: Flops,
     /// Value and gradient in single precision of the input, counted twice, and of every layer
     /// output before the flatten and the linear layers.
@@ -115,9 +115,10 @@ fn forward_flops(graph: &Graph, node: &Node) -> Flops {
 
 fn executed_flops(op: &Op, forward: Flops, trains: bool, has_backward_data: bool) -> Flops {
     let (times, of) = match (op, has_backward_data) {
-        // Scores are computed again.
-        (Op::Attention { .. }, true) => (7, 2),
-        (Op::Attention { .. }, false) => (1, 1),
+        // Scores are computed again, and once more for the gradient of a bias.
+        (Op::Attention { .. }, has_data) => {
+            (2 + 5 * u64::from(has_data) + 2 * u64::from(trains), 2)
+        }
         (_, has_data) => (1 + u64::from(trains) + u64::from(has_data), 1),
     };
     Flops(forward.0 / of * times)

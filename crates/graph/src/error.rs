@@ -579,6 +579,16 @@ pub enum GraphError {
         /// What keys and values could be.
         nearest: String,
     },
+    /// Windows or a bias that attention cannot have.
+    #[error("{node}: the attention {what}{}", Help::none().nearest(nearest))]
+    AttentionWindow {
+        /// The attention.
+        node: String,
+        /// What is wrong.
+        what: String,
+        /// What would be right.
+        nearest: String,
+    },
     /// A parameter that cannot be left out.
     #[error(
         "{node}: its {role} cannot be constant alone{}",

@@ -92,6 +92,11 @@ const LAYER_NORM_KEYS: [&str; 7] = [
     "init_beta",
 ];
 
+/// The keys of `attention`.
+const ATTENTION_KEYS: [&str; 9] = [
+    "heads", "causal", "window", "shift", "mask", "bias", "table", "weight", "init",
+];
+
 /// The keys of `group_norm`; `instance_norm` has all but the first.
 const GROUP_NORM_KEYS: [&str; 7] = [
     "groups",
@@ -352,7 +357,7 @@ impl Keyword {
             Self::RmsNorm => &["epsilon", "affine", "gamma", "init_gamma"],
             Self::InstanceNorm => &GROUP_NORM_KEYS[1..],
             Self::GroupNorm => &GROUP_NORM_KEYS,
-            Self::Attention => &["heads", "causal"],
+            Self::Attention => &ATTENTION_KEYS,
             Self::Mse | Self::L1 | Self::BceWithLogits => &["weight", "weights"],
             Self::Huber => &["weight", "delta", "weights"],
             Self::SmoothL1 => &["weight", "beta", "weights"],

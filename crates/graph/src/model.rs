@@ -319,11 +319,17 @@ impl Graph {
         is_mean && !pool.is_adaptive() && is_tiling(self) && !is_tiling(other)
     }
 
-    /// Whether rows of a position embedding belong to other positions in the other graph. Those before the positions of
+    /// Whether rows of a position embedding, or of a bias of scores, belong to other positions in the other graph. Those before the positions of
     /// a sequence, as class tokens, stay.
     fn moves_rows(&self, other: &Self, node: &Node) -> bool {
-        let Op::PositionEmbedding { rows } = node.op else {
-            return false;
+        let rows = match node.op {
+            Op::PositionEmbedding { rows } => rows,
+            Op::Attention {
+                window: None,
+                bias: Some(_),
+                ..
+            } => usize::MAX,
+            _ => return false,
         };
         let extents = [self, other].map(|graph| graph.node(node.inputs[0]).shape.extent);
         let is_token = |[d, h, w]: [usize; 3]| [d, h] == [1; 2] && rows < w;

@@ -1,7 +1,7 @@
 //! The operations, a closed enum.
 
 use crate::{Activation, DropoutMask, Initialization, Loss, ParameterRole, Resample};
-use partita_space::Window;
+use partita_space::{AttentionWindow, ScoreRows, Window};
 
 /// What a node computes.
 ///
@@ -118,13 +118,17 @@ pub enum Op {
     /// A smooth function of each element.
     Activation(Activation),
     /// Attention between all positions of q, k, v, in (D, H, W) order, for each head, a range of
-    /// `channels / heads` channels: `softmax(q k' / sqrt(channels / heads)) v`, the softmax over the positions of k
-    /// and v.
+    /// `channels / heads` channels: `softmax(q k' / sqrt(channels / heads) + bias) v`, the softmax over the positions of k
+    /// and v. A bias is a weight (1, 1, 1, rows, heads).
     Attention {
         /// Number of heads, a divisor of the channels.
         heads: usize,
         /// Causal mask: position `i` of q attends to positions up to `i` of k and v.
         causal: bool,
+        /// Attention within windows, of q, k and v of the same extents.
+        window: Option<AttentionWindow>,
+        /// What is added to the scores of each head.
+        bias: Option<ScoreBias>,
     },
     /// The loss: the scalar that training minimizes and evaluation reports; the last node.
     Loss(Loss),
@@ -182,7 +186,9 @@ impl Op {
     pub(crate) fn default_initialization(&self, role: ParameterRole) -> Initialization {
         match (self, role) {
             (Self::Embedding { .. }, ParameterRole::Weight) => Initialization::Normal(1.0),
-            (Self::PositionEmbedding { .. }, ParameterRole::Weight) => Initialization::Normal(0.02),
+            (Self::PositionEmbedding { .. } | Self::Attention { .. }, ParameterRole::Weight) => {
+                Initialization::Normal(0.02)
+            }
             _ => role.default_initialization(),
         }
     }
@@ -252,6 +258,39 @@ impl Op {
             | Self::Attention { .. }
             | Self::Loss(_)
             | Self::AuxiliaryLoss { .. } => None,
+        }
+    }
+}
+
+/// What a bias of attention scores has a value for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScoreBias {
+    /// Each pair of a position of q and one of k, of a window if there are any.
+    Pairs,
+    /// Each distance of two positions of a window of these extents, D, H, W; positions of attention are numbered in
+    /// these extents, which may be larger than those that attend. Source: torchvision, `swin_t`.
+    Relative([usize; 3]),
+}
+
+impl ScoreBias {
+    /// Where the value for a pair is in the table, with so many positions of k.
+    pub(crate) fn rows(self, inner: usize) -> ScoreRows {
+        ScoreRows::of(self.table(), inner)
+    }
+
+    /// Extents of the window whose distances have values.
+    pub fn table(self) -> Option<[usize; 3]> {
+        match self {
+            Self::Pairs => None,
+            Self::Relative(table) => Some(table),
+        }
+    }
+
+    /// The word of the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pairs => "pairs",
+            Self::Relative(_) => "relative",
         }
     }
 }

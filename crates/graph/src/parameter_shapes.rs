@@ -2,8 +2,9 @@
 
 use crate::{Convolution, Op, ParameterRole, PreluSlopes, Shape, TransposedConvolution};
 
-/// Roles and shapes of the parameters that an operation on `input` has, in the order of a node.
-pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [usize; 5])> {
+/// Roles and shapes of the parameters that an operation on `inputs` has, in the order of a node.
+pub(crate) fn parameter_shapes(op: &Op, inputs: &[Shape]) -> Vec<(ParameterRole, [usize; 5])> {
+    let input = inputs[0];
     match op {
         Op::Convolution(Convolution {
             filters,
@@ -40,6 +41,18 @@ pub(crate) fn parameter_shapes(op: &Op, input: Shape) -> Vec<(ParameterRole, [us
         }
         &Op::PositionEmbedding { rows } => {
             weight_and_bias([1, 1, 1, rows, input.channels], input.channels, false)
+        }
+        &Op::Attention {
+            heads,
+            window,
+            bias: Some(bias),
+            ..
+        } => {
+            let volume = |shape: Shape| shape.extent.into_iter().fold(1, usize::saturating_mul);
+            let own = window.map(|window| window.volume());
+            let [outer, inner] = [0, 1].map(|index| own.unwrap_or_else(|| volume(inputs[index])));
+            let rows = bias.rows(inner).count(outer);
+            weight_and_bias([1, 1, 1, rows, heads], heads, false)
         }
         Op::LayerNorm { .. } | Op::GroupNorm { .. } => {
             per_channel(&[ParameterRole::Gamma, ParameterRole::Beta], input)

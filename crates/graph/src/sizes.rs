@@ -111,7 +111,7 @@ pub(crate) fn padding(op: &Op) -> [(usize, usize); 3] {
 
 /// Flops of the forward pass of convolutions, linear layers and attention, 0 for the others: two per
 /// multiplication of a weight, taps over padding included, `2 * K * C / groups * F * outputs`; of a
-/// transposed convolution as many per input; of attention `4 * C` per pair of positions, masked or not.
+/// transposed convolution as many per input; of attention `4 * C` per pair of positions of a window, masked or not.
 pub(crate) fn flops_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 {
     if let Op::Pool(_) | Op::Resample(_) = op {
         0
@@ -126,7 +126,7 @@ pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 
         return 0;
     };
     let weight = || -> u128 {
-        parameter_shapes(op, *input)
+        parameter_shapes(op, inputs)
             .iter()
             .filter(|(role, _)| *role == ParameterRole::Weight)
             .map(|(_, shape)| product(shape))
@@ -137,8 +137,9 @@ pub(crate) fn work_per_sample(op: &Op, inputs: &[Shape], output: Shape) -> u128 
             weight().saturating_mul(2 * product(&output.extent))
         }
         Op::TransposedConvolution(_) => weight().saturating_mul(2 * product(&input.extent)),
-        Op::Attention { .. } => {
-            let seen = inputs.last().map_or(0, |v| product(&v.extent));
+        Op::Attention { window, .. } => {
+            let all = inputs.last().map_or(0, |v| product(&v.extent));
+            let seen = window.map_or(all, |window| product(&window.extent));
             (4 * product(&[output.volume()])).saturating_mul(seen)
         }
         Op::Pool(pool) => {

@@ -5,10 +5,10 @@
 use partita_graph::{
     Activation, Convolution, DropoutMask, Graph, GraphBuilder, GraphError, Initialization,
     Interpolation, Loss, NodeId, Op, PadMode, ParameterRole, ParameterSource, Pool, PoolKind,
-    PreluSlopes, Resample, TransposedConvolution, inverse_frequency, text,
+    PreluSlopes, Resample, ScoreBias, TransposedConvolution, inverse_frequency, text,
 };
-use partita_space::Window;
 use partita_space::random::SplitMix;
+use partita_space::{AttentionWindow, Window};
 
 const TINY: &str = "model tiny
 input x channels=4 extent=32x32x32
@@ -206,6 +206,8 @@ impl Random {
                 _ => Op::Attention {
                     heads: 1 + self.below(channels),
                     causal: self.coin(),
+                    window: self.coin().then(|| self.attention_window(rank)),
+                    bias: self.coin().then(|| self.score_bias(rank)),
                 },
             },
             _ => Op::Linear {
@@ -213,6 +215,38 @@ impl Random {
                 bias: self.coin(),
             },
         }
+    }
+
+    /// Of small windows, for few extents are divided by others.
+    fn attention_window(&mut self, rank: usize) -> AttentionWindow {
+        let mut each = |least: usize, missing: usize| -> [usize; 3] {
+            std::array::from_fn(|dim| {
+                if dim < 3 - rank {
+                    missing
+                } else {
+                    least + self.below(2)
+                }
+            })
+        };
+        AttentionWindow {
+            extent: each(1, 1),
+            shift: each(0, 0),
+            mask: -100.0 * self.below(3) as f64,
+        }
+    }
+
+    fn score_bias(&mut self, rank: usize) -> ScoreBias {
+        if self.coin() {
+            return ScoreBias::Pairs;
+        }
+        let extent = |dim| {
+            if dim < 3 - rank {
+                1
+            } else {
+                1 + self.below(12)
+            }
+        };
+        ScoreBias::Relative([0, 1, 2].map(extent))
     }
 
     fn resample(&mut self, rank: usize) -> Resample {
@@ -320,6 +354,7 @@ fn random_graph(seed: u64) -> Graph {
                     &[ParameterRole::Weight]
                 }
             }
+            Op::Attention { bias: Some(_), .. } => &[ParameterRole::Weight],
             Op::BatchNorm { .. } | Op::LayerNorm { .. } | Op::GroupNorm { .. } => {
                 &[ParameterRole::Gamma, ParameterRole::Beta]
             }

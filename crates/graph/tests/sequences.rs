@@ -193,6 +193,77 @@ fn volumes_have_attention_and_become_sequences() {
 }
 
 #[test]
+fn attention_has_windows_and_biases() {
+    let lines = [
+        "a = attention x x x heads=2 causal=false window=2x3x2 shift=1x0x1 bias=relative table=2x3x2",
+        "b = attention a a a heads=4 causal=false window=2 shift=1 mask=-2.5 bias=pairs init=normal:1.0",
+        "c = attention b b b heads=2 causal=false bias=relative table=4x6x9",
+        "d = attention c a a heads=1 causal=true bias=pairs",
+        "e = attention d d d heads=2 causal=false window=2x3x2 bias=relative table=2x3x2 weight=a.weight",
+    ];
+    let model = |lines: &[&str]| {
+        let lines = lines.join("\n");
+        format!("model m\ninput x channels=4 extent=4x6x8\n{lines}\nloss = mse e\n")
+    };
+    let graph = text::parse(&model(&lines)).unwrap();
+    assert_eq!(text::print(&graph), model(&lines));
+    let shapes: Vec<_> = graph.parameters.iter().map(|one| one.shape).collect();
+    let rows = |rows, heads| [1, 1, 1, rows, heads];
+    let positions = 4 * 6 * 8;
+    assert_eq!(
+        shapes,
+        [
+            rows(3 * 5 * 3, 2),
+            rows(8 * 8, 4),
+            rows(7 * 11 * 17, 2),
+            rows(positions * positions, 1),
+        ]
+    );
+    let counts = count(&graph);
+    let first = &counts.layers[graph.find("a").unwrap().0];
+    assert_eq!(first.forward_flops.0, 4 * 4 * 192 * 12);
+    // Its bias is trained, and nothing before it.
+    assert_eq!(first.executed_flops.0, 2 * first.forward_flops.0);
+    // A table is that of the windows, or of all positions.
+    let short = "a = attention x x x heads=2 causal=false window=2x3x2 bias=relative\n\
+        e = attention a a a heads=2 causal=false bias=relative";
+    let tables = text::print(&text::parse(&model(&[short])).unwrap());
+    assert!(
+        tables.contains(" table=2x3x2\n") && tables.contains(" table=4x6x8\n"),
+        "{tables}"
+    );
+}
+
+#[test]
+fn windows_and_biases_that_attention_cannot_have_are_refused() {
+    for (keys, expected) in [
+        ("causal=false window=4", "which do not divide 6"),
+        ("causal=true window=3", "causal mask"),
+        ("causal=false window=3 shift=3", "by 3"),
+        ("causal=false bias=relative table=4", "with a table for"),
+        ("causal=false window=3 mask=1e39", "masks scores"),
+    ] {
+        let error = graph_refusal(&format!("d = attention e e e heads=2 {keys}")).to_string();
+        assert!(error.contains(expected), "{keys}: {error}");
+    }
+    for (keys, key) in [
+        ("shift=1", "shift"),
+        ("mask=-1", "mask"),
+        ("table=6", "table"),
+        ("bias=pairs table=6", "table"),
+        ("bias=pair", "bias"),
+    ] {
+        let error = refusal(&format!("d = attention e e e heads=2 causal=false {keys}"));
+        let TextError::Value { key: found, .. } = error else {
+            panic!("{keys}: {error}");
+        };
+        assert_eq!(found, key, "{keys}");
+    }
+    let unused = graph_refusal("d = attention e e e heads=2 causal=false init=normal:1");
+    assert!(unused.to_string().contains("weight"), "{unused}");
+}
+
+#[test]
 fn losses_of_other_smoothing_share_a_target() {
     let text = "model m\ninput x channels=3 extent=6\nc = conv x filters=3 kernel=1 bias=true\n\
         early = softmax_cross_entropy c weight=0.5 smoothing=0.2\n\

@@ -179,7 +179,7 @@ impl Emit<'_> {
             }
             Op::Multiply => self.multiply_backward(id, layer),
             Op::Activation(activation) => self.activation_backward(id, layer, activation),
-            Op::Attention { heads, causal } => self.attention_backward(id, layer, heads, causal),
+            Op::Attention { .. } => self.attention_backward(id, layer, op),
             Op::Concat => {
                 for input in 0..self.layer(id).inputs.len() {
                     self.copy_back(id, input, layer, self.channels_of(id, input));

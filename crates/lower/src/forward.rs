@@ -195,7 +195,7 @@ impl Emit<'_> {
             Op::LayerNorm { epsilon, centers } => self.layer_norm(id, layer, (epsilon, !centers)),
             Op::GroupNorm { groups, epsilon } => self.group_norm(id, layer, groups, epsilon),
             Op::Activation(activation) => self.activation(id, layer, activation),
-            Op::Attention { heads, causal } => self.attention(id, layer, heads, causal),
+            Op::Attention { .. } => self.attention(id, layer, op),
             Op::Loss(ref loss) => {
                 self.loss(id, layer, loss, 1.0);
                 self.report_loss(id, layer, loss);

@@ -4,9 +4,9 @@
 use crate::backward::BACKWARD;
 use crate::emit::Emit;
 use crate::network::{LayerId, gradient_axes, positions};
-use partita_graph as graph;
+use partita_graph::{self as graph, Op, ScoreBias};
 use partita_program::{Activation, Dtype, Kernel, Phase, Role, View};
-use partita_space::{AxisSet, Interval, Region};
+use partita_space::{AttentionWindow, AxisSet, Interval, Region};
 
 impl Emit<'_> {
     pub(crate) fn slice(&mut self, id: LayerId, layer: &str, start: usize) {
@@ -132,9 +132,12 @@ impl Emit<'_> {
         });
     }
 
-    pub(crate) fn attention(&mut self, id: LayerId, layer: &str, heads: usize, causal: bool) {
+    pub(crate) fn attention(&mut self, id: LayerId, layer: &str, op: &Op) {
+        let (heads, causal, window, bias) = pattern(op);
         let [k, v] = [1, 2].map(|index| self.read_value(id, index));
         let heads = self.own_heads(id, heads);
+        let table = bias.and_then(ScoreBias::table);
+        let bias = bias.map(|_| self.parameter(id, 0));
         self.elementwise(id, layer, |q, y| Kernel::AttentionForward {
             q,
             k,
@@ -142,6 +145,9 @@ impl Emit<'_> {
             y,
             heads,
             causal,
+            window,
+            bias,
+            table,
         });
     }
 
@@ -296,20 +302,36 @@ impl Emit<'_> {
     }
 
     /// One kernel for all gradients, except for those that accumulate into the same buffer.
-    pub(crate) fn attention_backward(
-        &mut self,
-        id: LayerId,
-        layer: &str,
-        heads: usize,
-        causal: bool,
-    ) {
+    pub(crate) fn attention_backward(&mut self, id: LayerId, layer: &str, op: &Op) {
+        let (heads, causal, window, bias) = pattern(op);
         let dy = self.computed_gradient(id);
+        let heads = self.own_heads(id, heads);
+        let [q, k, v] = [0, 1, 2].map(|index| self.read_value(id, index));
+        let table = bias.and_then(ScoreBias::table);
+        let bias = bias.map(|_| self.parameter(id, 0));
+        if bias.is_some() {
+            let axes = positions(self.distribution(id));
+            let of_bias = self.layer(id).parameters[0];
+            self.parameter_gradient(of_bias, axes, layer, |dbias, accumulate| {
+                (!dy.is_empty()).then_some(Kernel::AttentionBackwardBias {
+                    q,
+                    k,
+                    v,
+                    dy,
+                    dbias,
+                    heads,
+                    causal,
+                    window,
+                    bias,
+                    table,
+                    accumulate,
+                })
+            });
+        }
         if dy.is_empty() {
             return;
         }
         let inputs = self.layer(id).inputs.clone();
-        let [q, k, v] = [0, 1, 2].map(|index| self.read_value(id, index));
-        let heads = self.own_heads(id, heads);
         let storage = |index: usize| self.storages.of[inputs[index].0];
         let mut left: Vec<usize> = (0..3)
             .filter(|&index| self.storages.all[storage(index)].has_gradient)
@@ -337,10 +359,26 @@ impl Emit<'_> {
                 dv,
                 heads,
                 causal,
+                window,
+                bias,
+                table,
                 accumulate,
             };
             self.builder.kernel(layer, BACKWARD, kernel);
             left = later;
         }
+    }
+}
+
+/// Heads, mask, windows and bias of an attention.
+fn pattern(op: &Op) -> (usize, bool, Option<AttentionWindow>, Option<ScoreBias>) {
+    match *op {
+        Op::Attention {
+            heads,
+            causal,
+            window,
+            bias,
+        } => (heads, causal, window, bias),
+        ref other => panic!("{} is no attention", other.keyword()),
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     Access, Direction, Distribution, ElementFunction, Kernel, Optimizer, Taps, Transform, View,
 };
 use operand::*;
-use partita_space::Resampling;
+use partita_space::{AttentionWindow, Resampling};
 
 /// Properties of a kernel.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub struct Descriptor<'k> {
     /// Whether it computes a logarithm of each element, which takes much longer than its flops suggest.
     pub takes_logarithms: bool,
     /// Constants that its time may depend on, in the order of its key.
-    pub constants: [Option<Constant<'k>>; 4],
+    pub constants: [Option<Constant<'k>>; 5],
     /// Violated preconditions that involve more than one operand.
     pub violations: Vec<String>,
 }
@@ -144,12 +144,14 @@ pub enum Layout<'k> {
         /// The tensor.
         y: &'k View,
     },
-    /// Unsplit positions, all channels split alike.
+    /// Unsplit positions, all channels split alike, and so the columns of a bias or its gradient.
     Sequences {
         /// Queries, keys and values.
         inputs: [&'k View; 3],
         /// The result or its gradient.
         y: &'k View,
+        /// The bias of scores, or its gradient.
+        bias: Option<&'k View>,
     },
     /// The gradient has the distribution of its parameter.
     OwnShare {
@@ -235,6 +237,10 @@ pub enum Constant<'k> {
     Flag(&'static str, bool),
     /// Three flags.
     Flags(&'static str, &'k [bool; 3]),
+    /// Extents along D, H and W.
+    Extents(&'static str, &'k [usize; 3]),
+    /// Windows of attention.
+    Windows(&'k AttentionWindow),
     /// A word.
     Word(&'static str, &'static str),
     /// `transform` and its numbers.
@@ -275,7 +281,7 @@ impl<'k> Descriptor<'k> {
             fusion: FusionRole::No,
             is_elementwise: false,
             takes_logarithms: false,
-            constants: [None; 4],
+            constants: [None; 5],
             violations: Vec::new(),
         }
     }
@@ -454,7 +460,8 @@ impl Kernel {
             | Kernel::PositionEmbeddingForward { .. }
             | Kernel::PositionEmbeddingBackward { .. }
             | Kernel::AttentionForward { .. }
-            | Kernel::AttentionBackward { .. } => Family::Sequence,
+            | Kernel::AttentionBackward { .. }
+            | Kernel::AttentionBackwardBias { .. } => Family::Sequence,
             Kernel::MeanSquaredError { .. }
             | Kernel::SoftmaxCrossEntropy { .. }
             | Kernel::ElementLoss { .. }

@@ -4,7 +4,7 @@ use crate::{
     Activation, ClassTerms, Direction, Distribution, DropoutMask, ElementFunction, Optimizer,
     PoolKind, Taps, Transform, View,
 };
-use partita_space::Resampling;
+use partita_space::{AttentionWindow, Resampling};
 
 /// A field of a kernel.
 pub(crate) trait EachView {
@@ -53,10 +53,12 @@ constants!(
     usize,
     [bool; 3],
     [i64; 3],
+    [usize; 3],
     [usize; 5],
     [Resampling; 3],
     i64,
     Activation,
+    AttentionWindow,
     DropoutMask,
     ClassTerms,
     Direction,

@@ -5,7 +5,7 @@ use crate::{
     Activation, ClassTerms, Direction, Distribution, DropoutMask, ElementFunction, Optimizer,
     PoolKind, Taps, Transform, View,
 };
-use partita_space::Resampling;
+use partita_space::{AttentionWindow, Resampling};
 use serde::{Deserialize, Serialize};
 
 /// Defines the kernels, and a visitor of their views.
@@ -480,8 +480,9 @@ kernels! {
             accumulate: bool,
         },
         /// For each sample and each of `heads` ranges of equally many channels, K of them:
-        /// `softmax(q k' / sqrt(K)) v` over all positions; `q` and `y` are (N, D, H, W, C), `k` and `v` of other D, H
-        /// and W. With `causal` position `i` of q sees positions 0 to `i`, in (D, H, W) order.
+        /// `softmax(q k' / sqrt(K) + bias) v` over all positions; `q` and `y` are (N, D, H, W, C), `k` and `v` of other
+        /// D, H and W. With `causal` position `i` of q sees positions 0 to `i`, in (D, H, W) order. `bias` is (1, 1, 1,
+        /// rows, heads); its rows are [`partita_space::ScoreRows`] of `table`.
         AttentionForward {
             q: View,
             k: View,
@@ -489,6 +490,12 @@ kernels! {
             y: View,
             heads: usize,
             causal: bool,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            window: Option<AttentionWindow>,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            bias: Option<View>,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            table: Option<[usize; 3]>,
         },
         /// The gradients that are needed; `accumulate` is for dq, dk and dv.
         AttentionBackward {
@@ -501,7 +508,30 @@ kernels! {
             dv: Option<View>,
             heads: usize,
             causal: bool,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            window: Option<AttentionWindow>,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            bias: Option<View>,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            table: Option<[usize; 3]>,
             accumulate: [bool; 3],
+        },
+        /// Sums over the samples and windows of the gradients of the scores, each added to its row of `dbias`.
+        AttentionBackwardBias {
+            q: View,
+            k: View,
+            v: View,
+            dy: View,
+            dbias: View,
+            heads: usize,
+            causal: bool,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            window: Option<AttentionWindow>,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            bias: Option<View>,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            table: Option<[usize; 3]>,
+            accumulate: bool,
         },
         /// `loss` (one f64) becomes the sum of squares over `count`, times `weight`; `dx` its gradient.
         MeanSquaredError {

@@ -109,6 +109,11 @@ impl Display for Constant<'_> {
             Constant::Offsets(name, offsets) => write!(f, "{name}={}", Joined(*offsets, ",")),
             Constant::Flag(name, flag) => write!(f, "{name}={flag}"),
             Constant::Flags(name, flags) => write!(f, "{name}={}", Joined(*flags, ",")),
+            Constant::Extents(name, extents) => write!(f, "{name}={}", Joined(*extents, "x")),
+            Constant::Windows(window) => {
+                let [extent, shift] = [&window.extent, &window.shift].map(|all| Joined(all, "x"));
+                write!(f, "window={extent} shift={shift} mask={:e}", window.mask)
+            }
             Constant::Word(name, word) => write!(f, "{name}={word}"),
             Constant::Transform(transform) => {
                 write!(f, "transform={}", transform.name())?;

@@ -11,7 +11,7 @@ use partita_program::{
     Activation, Buffer, BufferId, ClassTerms, Direction, Distribution, DropoutMask, Dtype,
     ElementFunction, Kernel, KernelShape, Optimizer, PoolKind, Role, Taps, Transform, View,
 };
-use partita_space::{Bytes, ResampleRule, Resampling};
+use partita_space::{AttentionWindow, Bytes, ResampleRule, Resampling};
 use std::collections::HashSet;
 use std::mem::discriminant;
 use std::path::Path;
@@ -498,6 +498,9 @@ fn sequences() -> Vec<Kernel> {
         dv,
         heads: 4,
         causal: false,
+        window: None,
+        bias: None,
+        table: None,
         accumulate,
     };
     vec![
@@ -525,9 +528,40 @@ fn sequences() -> Vec<Kernel> {
             y: Y,
             heads: 4,
             causal: true,
+            window: None,
+            bias: None,
+            table: None,
         },
         attention([Some(X), Some(Y), Some(Y)], [true, false, false]),
         attention([None, Some(Y), None], [false, true, false]),
+        Kernel::AttentionForward {
+            q: Y,
+            k: Y,
+            v: Y,
+            y: Y,
+            heads: 4,
+            causal: false,
+            window: None,
+            bias: Some(W),
+            table: None,
+        },
+        Kernel::AttentionBackwardBias {
+            q: Y,
+            k: Y,
+            v: Y,
+            dy: Y,
+            dbias: W,
+            heads: 4,
+            causal: false,
+            window: Some(AttentionWindow {
+                extent: [4, 2, 2],
+                shift: [0, 1, 1],
+                mask: -100.0,
+            }),
+            bias: Some(W),
+            table: Some([4, 2, 3]),
+            accumulate: true,
+        },
     ]
 }
 

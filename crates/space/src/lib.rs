@@ -1,5 +1,5 @@
 //! Index spaces: dims, intervals, regions, splits, windows, meshes of ranks; units; and shared numerics: random
-//! numbers, medians, functions of one element, spelling suggestions, help lines of errors.
+//! numbers, medians, functions of one element, windows of attention, spelling suggestions, help lines of errors.
 //!
 //! Does: the algebra of half-open boxes from which all communication is derived.
 //! Knows: integers, names of dims and axes, physical units.
@@ -15,6 +15,7 @@
 //! assert_eq!(window.inputs_of(&own), Interval::new(15, 33));
 //! ```
 
+mod attention;
 mod axis_list;
 mod functions;
 pub mod help;
@@ -31,6 +32,7 @@ mod submesh;
 mod units;
 mod window;
 
+pub use attention::{AttentionWindow, ScoreRows};
 pub use axis_list::AxisList;
 pub use functions::{Activation, DropoutMask, ElementFunction};
 pub use help::Help;

@@ -6,9 +6,9 @@ use crate::losses::draw_loss;
 use crate::{Case, Draws};
 use partita_graph::{
     Activation, Convolution, DropoutMask, Graph, GraphBuilder, NodeId, Op, ParameterRole,
-    ParameterSource,
+    ParameterSource, ScoreBias,
 };
-use partita_space::Window;
+use partita_space::{AttentionWindow, Window};
 
 /// Class numbers of every embedding.
 const ROWS: usize = 5;
@@ -244,8 +244,26 @@ impl Sketch {
         } else {
             2
         };
-        let causal = draws.one_in(2);
-        self.head = self.node("attention", Op::Attention { heads, causal }, &inputs);
+        let [q, k] = [0, 1].map(|index| self.builder.shape(inputs[index]).extent);
+        let window = (q == k && draws.one_in(2)).then(|| draw_window(draws, q));
+        let bias = match draws.between(0, 2) {
+            0 => None,
+            1 => Some(ScoreBias::Pairs),
+            _ if q != k => None,
+            _ => {
+                let own = window.map_or(q, |window| window.extent);
+                Some(ScoreBias::Relative(
+                    own.map(|extent| extent + draws.between(0, 1)),
+                ))
+            }
+        };
+        let attention = Op::Attention {
+            heads,
+            causal: window.is_none() && draws.one_in(2),
+            window,
+            bias,
+        };
+        self.head = self.node("attention", attention, &inputs);
         if draws.one_in(2) {
             self.head = self.convolution(self.head, self.channels, 1, 1);
         }
@@ -257,6 +275,8 @@ impl Sketch {
         let attention = Op::Attention {
             heads: 2,
             causal: false,
+            window: None,
+            bias: None,
         };
         self.head = self.node("attention", attention, &[self.head, to, to]);
         let loss = draw_loss(draws);
@@ -286,6 +306,19 @@ impl Sketch {
         let built = self.builder.loss("loss", self.head, loss);
         built.expect("a loss fits");
         self.builder.build().expect("every node is read")
+    }
+}
+
+/// Windows that tile positions of these extents, mostly shifted.
+fn draw_window(draws: &mut Draws, tensor: [usize; 3]) -> AttentionWindow {
+    let extent = tensor.map(|all| {
+        let divisors: Vec<usize> = (1..=all).filter(|one| all.is_multiple_of(*one)).collect();
+        draws.pick(&divisors)
+    });
+    AttentionWindow {
+        extent,
+        shift: extent.map(|own| draws.between(0, own - 1)),
+        mask: -0.5 - draws.between(0, 2) as f64,
     }
 }
 

@@ -224,7 +224,9 @@ fn roles(op: &Op) -> Vec<ParameterRole> {
         Op::Convolution(convolution) => all(convolution.bias),
         Op::TransposedConvolution(convolution) => all(convolution.bias),
         Op::Linear { bias, .. } => all(*bias),
-        Op::Embedding { .. } | Op::PositionEmbedding { .. } => vec![Weight],
+        Op::Embedding { .. }
+        | Op::PositionEmbedding { .. }
+        | Op::Attention { bias: Some(_), .. } => vec![Weight],
         Op::Prelu(_) => vec![Slope],
         // Running statistics are of one layer.
         Op::LayerNorm { .. } | Op::GroupNorm { .. } | Op::BatchNorm { .. } => vec![Gamma, Beta],
@@ -244,7 +246,7 @@ fn roles(op: &Op) -> Vec<ParameterRole> {
         | Op::ChannelShuffle { .. }
         | Op::Positions
         | Op::Activation(_)
-        | Op::Attention { .. }
+        | Op::Attention { bias: None, .. }
         | Op::Loss(_)
         | Op::AuxiliaryLoss { .. } => Vec::new(),
     }

@@ -360,7 +360,12 @@ impl<'p> Interpreter<'_, 'p> {
                 self.shared(x, dy, [rows, columns], rows.is_empty());
             }
             Layout::Table { w, y } => self.columns(w, y),
-            Layout::Sequences { inputs, y } => self.sequences(inputs, y),
+            Layout::Sequences { inputs, y, bias } => {
+                self.sequences(inputs, y);
+                if let Some(bias) = bias {
+                    self.columns(bias, y);
+                }
+            }
             Layout::OwnShare {
                 parameter,
                 gradient,

@@ -2,7 +2,10 @@
 
 use super::operand::Output;
 use super::{Run, touched};
-use crate::sequence::attention::{Heads, attention_backward, attention_forward, attention_scratch};
+use crate::grid::Work;
+use crate::sequence::attention::{
+    Heads, attention_backward, attention_backward_bias, attention_forward, attention_scratch,
+};
 use crate::sequence::position_rows::{PositionNumbers, add_position_rows, position_rows_backward};
 use crate::sequence::row_kernels::{
     PositionOffset, RowGradient, RowNorm, add_positions, embed, embed_backward, row_backward,
@@ -17,20 +20,10 @@ use partita_space::{Coord, Mesh, Rank};
 pub(super) fn scratch(team: TeamKind, kernel: &Kernel) -> usize {
     match kernel {
         Kernel::Positions { y, .. } => y.extent[3] * y.extent[4],
-        Kernel::AttentionForward {
-            q,
-            k,
-            heads,
-            causal,
-            ..
-        } => of_attention(team, [q, k], (*heads, *causal), false),
-        Kernel::AttentionBackward {
-            q,
-            k,
-            heads,
-            causal,
-            ..
-        } => of_attention(team, [q, k], (*heads, *causal), true),
+        Kernel::AttentionForward { q, k, .. } => of_attention(team, [q, k], kernel, false),
+        Kernel::AttentionBackward { q, k, .. } | Kernel::AttentionBackwardBias { q, k, .. } => {
+            of_attention(team, [q, k], kernel, true)
+        }
         Kernel::EmbeddingForward { .. }
         | Kernel::EmbeddingBackward { .. }
         | Kernel::PositionEmbeddingForward { .. }
@@ -44,15 +37,42 @@ pub(super) fn scratch(team: TeamKind, kernel: &Kernel) -> usize {
     }
 }
 
-fn of_attention(
-    team: TeamKind,
-    [q, k]: [&View; 2],
-    (heads, causal): (usize, bool),
-    backward: bool,
-) -> usize {
-    let heads = Heads { heads, causal };
+fn of_attention(team: TeamKind, [q, k]: [&View; 2], kernel: &Kernel, backward: bool) -> usize {
     let extents = [q, k].map(|view| std::array::from_fn(|dim| view.extent[1 + dim]));
-    attention_scratch(team, &heads, extents, q.extent[4], backward)
+    attention_scratch(team, &heads(kernel), extents, q.extent[4], backward)
+}
+
+/// What attends to what.
+fn heads(kernel: &Kernel) -> Heads {
+    match kernel {
+        &Kernel::AttentionForward {
+            heads,
+            causal,
+            window,
+            table,
+            ..
+        }
+        | &Kernel::AttentionBackward {
+            heads,
+            causal,
+            window,
+            table,
+            ..
+        }
+        | &Kernel::AttentionBackwardBias {
+            heads,
+            causal,
+            window,
+            table,
+            ..
+        } => Heads {
+            heads,
+            causal,
+            window,
+            table,
+        },
+        other => panic!("{} is no attention", other.name()),
+    }
 }
 
 pub(super) fn execute(
@@ -117,9 +137,9 @@ pub(super) fn execute(
                 bytes: work.bytes + touched(dw.bytes(), *accumulate),
             })
         }
-        Kernel::AttentionForward { .. } | Kernel::AttentionBackward { .. } => {
-            attention(kernel, run)
-        }
+        Kernel::AttentionForward { .. }
+        | Kernel::AttentionBackward { .. }
+        | Kernel::AttentionBackwardBias { .. } => attention(kernel, run),
         Kernel::LayerNormStatistics { .. }
         | Kernel::LayerNormForward { .. }
         | Kernel::LayerNormBackwardStatistics { .. } => layer_norm(kernel, run),
@@ -322,24 +342,20 @@ fn by(sums: &[f64], count: u64, epsilon: f64) -> RowNorm<'_> {
 }
 
 fn attention(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+    let heads = heads(kernel);
     match kernel {
         Kernel::AttentionForward {
-            q,
-            k,
-            v,
-            y,
-            heads,
-            causal,
+            q, k, v, y, bias, ..
         } => {
-            let heads = Heads {
-                heads: *heads,
-                causal: *causal,
-            };
             let (q, k, v, mut y) = (run.input(q), run.input(k), run.input(v), run.output(y));
+            let bias = bias.as_ref().map(|bias| run.dense(bias));
             let work = run.compute(|call| {
-                attention_forward(call, heads, [q.view(), k.view(), v.view()], y.view())
+                let bias = bias.as_ref().map(|bias| bias.data());
+                let inputs = ([q.view(), k.view(), v.view()], bias);
+                attention_forward(call, heads, inputs, y.view())
             })?;
-            Ok(tally(work))
+            let more = bias.as_ref().map_or(0, |bias| bias.box_bytes());
+            Ok(with(work, more))
         }
         Kernel::AttentionBackward {
             q,
@@ -349,23 +365,52 @@ fn attention(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunE
             dq,
             dk,
             dv,
-            heads,
-            causal,
+            bias,
             accumulate,
+            ..
         } => {
-            let heads = Heads {
-                heads: *heads,
-                causal: *causal,
-            };
             let (q, k, v, dy) = (run.input(q), run.input(k), run.input(v), run.input(dy));
+            let bias = bias.as_ref().map(|bias| run.dense(bias));
             let mut wanted = [dq, dk, dv].map(|view| view.as_ref().map(|view| run.output(view)));
             let work = run.compute(|call| {
-                let inputs = [q.view(), k.view(), v.view()];
+                let bias = bias.as_ref().map(|bias| bias.data());
+                let inputs = ([q.view(), k.view(), v.view()], bias);
                 let wanted = wanted.each_mut().map(|to| to.as_mut().map(Output::view));
                 attention_backward(call, heads, inputs, dy.view(), wanted, *accumulate)
             })?;
-            Ok(tally(work))
+            let more = bias.as_ref().map_or(0, |bias| bias.box_bytes());
+            Ok(with(work, more))
+        }
+        Kernel::AttentionBackwardBias {
+            q,
+            k,
+            v,
+            dy,
+            dbias,
+            bias,
+            accumulate,
+            ..
+        } => {
+            let (q, k, v, dy) = (run.input(q), run.input(k), run.input(v), run.input(dy));
+            let bias = bias.as_ref().map(|bias| run.dense(bias));
+            let mut dbias = run.output(dbias);
+            let work = run.compute(|call| {
+                let known = bias.as_ref().map(|bias| bias.data());
+                let inputs = ([q.view(), k.view(), v.view()], known);
+                let to = (dbias.slice(), *accumulate);
+                attention_backward_bias(call, heads, inputs, dy.view(), to)
+            })?;
+            let more = bias.as_ref().map_or(0, |bias| bias.box_bytes());
+            Ok(with(work, more + touched(dbias.bytes(), *accumulate)))
         }
         other => panic!("{} is no attention", other.name()),
+    }
+}
+
+/// What a kernel counts, and bytes of what it reads or writes besides.
+fn with(work: Work, bytes: u64) -> KernelTally {
+    KernelTally {
+        flops: work.flops,
+        bytes: work.bytes + bytes,
     }
 }

@@ -4,26 +4,40 @@
 //! is packed into the scratch.
 
 use crate::grid::{Call, Canceled, Grid, Shared, View, ViewMut, Work};
-use crate::math::exp;
 use crate::rows::Rows;
 use crate::sequence::matrix::{Factor, Product, Transpose};
-use crate::simd::{Level, Op, Simd};
+use crate::sequence::scores::{Added, Slopes, Softmax};
+use crate::simd::Level;
 use crate::team::TeamKind;
+use partita_space::{AttentionWindow, ScoreRows};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Positions of q whose scores are stored at a time.
 const BLOCK: usize = 48;
-/// Elements of a row per block.
-const TOGETHER: usize = 16;
-
-/// The number of heads and the mask.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The number of heads, and what attends to what.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Heads {
     /// Number of heads; each has the same number of channels.
     pub heads: usize,
     /// Causal mask: position `i` of q attends to positions 0 to `i`.
     pub causal: bool,
+    /// Windows within which positions attend to each other.
+    pub window: Option<AttentionWindow>,
+    /// Window whose distances a bias has rows for; none for a row per pair.
+    pub table: Option<[usize; 3]>,
+}
+
+impl Heads {
+    /// Positions along D, H, W that attend to each other, of a tensor of these extents.
+    fn own(&self, extent: [usize; 3]) -> [usize; 3] {
+        self.window.map_or(extent, |window| window.extent)
+    }
+
+    /// Windows of a tensor of these extents.
+    fn windows(&self, extent: [usize; 3]) -> usize {
+        self.window.map_or(1, |window| window.count(extent))
+    }
 }
 
 /// Elements of scratch for q and k of these extents and channels; see [`Call`].
@@ -44,15 +58,18 @@ struct Scratch {
     scores: usize,
     /// Elements of a head's part of q and of k; none where they lie along W.
     packed: [usize; 2],
+    /// Numbers of the parts of the tensor, for each position of a window.
+    parts: usize,
     backward: bool,
 }
 
 impl Scratch {
     fn new(heads: &Heads, extents: [[usize; 3]; 2], channels: usize, backward: bool) -> Self {
+        let extents = extents.map(|extent| heads.own(extent));
         let [outer, inner] = extents.map(|extent| extent.iter().product::<usize>());
         let of_head = channels / heads.heads;
         let packed = |extent: [usize; 3], positions| {
-            if extent[..2] == [1; 2] {
+            if heads.window.is_none() && extent[..2] == [1; 2] {
                 0
             } else {
                 positions * of_head
@@ -62,6 +79,7 @@ impl Scratch {
             turned: of_head * inner,
             scores: outer.min(BLOCK) * inner,
             packed: [packed(extents[0], outer), packed(extents[1], inner)],
+            parts: heads.window.map_or(0, |window| window.volume()),
             backward,
         }
     }
@@ -74,7 +92,7 @@ impl Scratch {
     fn elements(&self) -> usize {
         // Those of q are q, y and the gradient of q; those of k are k, v and their gradients.
         let [of_q, of_k] = self.packed;
-        self.of_products() + 3 * of_q + 4 * of_k
+        self.of_products() + self.parts + 3 * of_q + 4 * of_k
     }
 }
 
@@ -85,12 +103,35 @@ impl Scratch {
 pub fn attention_forward(
     call: &mut Call,
     heads: Heads,
-    [q, k, v]: [View; 3],
+    ([q, k, v], bias): ([View; 3], Option<&[f32]>),
     y: ViewMut,
 ) -> Result<Work, Canceled> {
     let bytes = [q, k, v].map(|x| x.grid.bytes()).iter().sum::<u64>() + y.grid.bytes();
-    let pass = Pass::new(heads, [q, k, v], Rows::from(y), [None; 3], [false; 3]);
-    let flops = pass.all(call, 2, Head::forward)?;
+    let inputs = ([q, k, v], bias);
+    let pass = Pass::new(heads, inputs, Rows::from(y), [None; 3], [false; 3]);
+    let flops = pass.all(call, (2, false), None, Head::forward)?;
+    Ok(Work { flops, bytes })
+}
+
+/// Gradients of scores, added over samples and windows to the rows of the gradient of a bias.
+///
+/// Shapes: bias and gradient are (rows, heads). Counts two products of matrices.
+pub fn attention_backward_bias(
+    call: &mut Call,
+    heads: Heads,
+    ([q, k, v], bias): ([View; 3], Option<&[f32]>),
+    dy: View,
+    (dbias, accumulate): (&mut [f32], bool),
+) -> Result<Work, Canceled> {
+    let bytes = [q, k, v, dy].map(|x| x.grid.bytes()).iter().sum::<u64>();
+    let inputs = ([q, k, v], bias);
+    let pass = Pass::new(heads, inputs, Rows::from(dy), [None; 3], [false; 3]);
+    pass.check_rows(dbias);
+    if !accumulate {
+        dbias.fill(0.0);
+    }
+    let to = Some(Shared(dbias.as_mut_ptr()));
+    let flops = pass.all(call, (2, true), to, Head::backward_bias)?;
     Ok(Work { flops, bytes })
 }
 
@@ -100,7 +141,7 @@ pub fn attention_forward(
 pub fn attention_backward(
     call: &mut Call,
     heads: Heads,
-    [q, k, v]: [View; 3],
+    ([q, k, v], bias): ([View; 3], Option<&[f32]>),
     dy: View,
     wanted: [Option<ViewMut>; 3],
     accumulate: [bool; 3],
@@ -114,8 +155,9 @@ pub fn attention_backward(
         gradient.iter().for_each(|dx| dx.grid.assert_like(of.grid));
     }
     let products = 2 + wanted.iter().flatten().count();
-    let pass = Pass::new(heads, [q, k, v], Rows::from(dy), wanted, accumulate);
-    let flops = pass.all(call, products, Head::backward)?;
+    let inputs = ([q, k, v], bias);
+    let pass = Pass::new(heads, inputs, Rows::from(dy), wanted, accumulate);
+    let flops = pass.all(call, (products, true), None, Head::backward)?;
     Ok(Work { flops, bytes })
 }
 
@@ -123,6 +165,7 @@ pub fn attention_backward(
 struct Pass<'a> {
     heads: Heads,
     inputs: [Rows<'a>; 3],
+    bias: Option<&'a [f32]>,
     /// y, or its gradient.
     y: Rows<'a>,
     wanted: [Option<Rows<'a>>; 3],
@@ -157,6 +200,9 @@ impl Matrix {
 struct Head {
     level: Level,
     causal: bool,
+    added: Added,
+    /// The column of the gradient of a bias that is of this head.
+    column: Option<Shared>,
     q: Matrix,
     k: Matrix,
     v: Matrix,
@@ -173,7 +219,7 @@ struct Head {
 impl<'a> Pass<'a> {
     fn new(
         heads: Heads,
-        inputs: [View<'a>; 3],
+        (inputs, bias): ([View<'a>; 3], Option<&'a [f32]>),
         y: Rows<'a>,
         wanted: [Option<Rows<'a>>; 3],
         accumulate: [bool; 3],
@@ -190,74 +236,153 @@ impl<'a> Pass<'a> {
             q.grid,
             k.grid
         );
-        Self {
+        let tiles = |window: AttentionWindow| {
+            let extents = window.extent.iter().zip(q.grid.extent).zip(window.shift);
+            let fits = |((own, all), shift): ((&usize, usize), usize)| {
+                shift < *own && all.is_multiple_of(*own)
+            };
+            q.grid.extent == k.grid.extent && extents.into_iter().all(fits)
+        };
+        assert!(heads.window.is_none_or(tiles), "{heads:?} of {:?}", q.grid);
+        let pass = Self {
             heads,
             inputs: inputs.map(Rows::from),
+            bias,
             y,
             wanted,
             accumulate,
-        }
+        };
+        bias.iter().for_each(|bias| pass.check_rows(bias));
+        pass
     }
 
-    /// Every head, of `products` products, on the threads of the team; each takes one after the other.
+    /// Which row of a bias is of which positions.
+    fn rows(&self) -> ScoreRows {
+        let own = self.heads.own(self.inputs[1].grid.extent);
+        ScoreRows::of(self.heads.table, own.iter().product())
+    }
+
+    /// A bias or its gradient has a row for each pair of positions.
+    fn check_rows(&self, bias: &[f32]) {
+        let [outer, inner] = [0, 1].map(|index| {
+            let own = self.heads.own(self.inputs[index].grid.extent);
+            own.iter().product::<usize>()
+        });
+        let rows = self.rows();
+        let is_large = match self.heads.table {
+            None => true,
+            Some(table) => outer == inner && outer <= table.iter().product(),
+        };
+        let count = rows.count(outer) * self.heads.heads;
+        assert!(
+            is_large && bias.len() == count,
+            "a bias of {count} elements"
+        );
+    }
+
+    /// Every head of every window, of `products` products, on the threads of the team; each takes one after the other,
+    /// and all of one head where they add to the gradient of a bias.
     fn all(
         &self,
         call: &mut Call,
-        products: usize,
+        (products, is_backward): (usize, bool),
+        dbias: Option<Shared>,
         of_head: unsafe fn(&Head),
     ) -> Result<u64, Canceled> {
         let [q, k, _] = self.inputs.map(|x| x.grid);
-        let [outer, inner] = [q, k].map(|grid| grid.extent.iter().product::<usize>());
-        let is_backward = products > 2;
         let extents = [q.extent, k.extent];
+        let [outer, inner] = extents.map(|extent| self.heads.own(extent).iter().product::<usize>());
         let layout = Scratch::new(&self.heads, extents, q.channels, is_backward);
         let kind = call.team.kind();
         let needed = kind.threads * layout.elements();
         assert!(call.scratch.len() >= needed, "scratch of {needed} elements");
         let scratch = Shared(call.scratch.as_mut_ptr());
-        let count = q.samples * self.heads.heads;
+        let count = q.samples * self.heads.windows(q.extent) * self.heads.heads;
+        let jobs = dbias.map_or(count, |_| self.heads.heads);
         let flops = (2 * products * outer * inner * (q.channels / self.heads.heads)) as u64;
         let next = AtomicUsize::new(0);
         let each = flops * count.div_ceil(kind.threads) as u64;
         call.team
             .units(call.progress, kind.threads, each, &|thread, poll| {
                 loop {
-                    let head = next.fetch_add(1, Ordering::Relaxed);
-                    if head >= count || poll.canceled() {
+                    let job = next.fetch_add(1, Ordering::Relaxed);
+                    if job >= jobs || poll.canceled() {
                         break;
                     }
-                    // SAFETY: each thread has its part of the scratch, each head its own channels of
-                    // boxes that fit each other; what is written is borrowed alone.
-                    unsafe {
-                        let scratch = scratch.get().add(thread * layout.elements());
-                        let (head, packed) = self.head(kind.level, head, layout, scratch);
-                        packed.iter().flatten().for_each(|one| one.gather());
-                        of_head(&head);
-                        packed.iter().flatten().for_each(|one| one.scatter());
+                    for number in (job..count).step_by(jobs) {
+                        // SAFETY: each thread has its part of the scratch, each job its own channels and positions
+                        // of boxes that fit each other, and its column of the gradient of a bias; what is written
+                        // is borrowed alone.
+                        unsafe {
+                            let scratch = scratch.get().add(thread * layout.elements());
+                            let (head, packed) =
+                                self.head((kind.level, number, dbias), layout, scratch);
+                            packed.iter().flatten().for_each(|one| one.gather());
+                            of_head(&head);
+                            packed.iter().flatten().for_each(|one| one.scatter());
+                        }
+                        poll.tick(flops);
+                        if poll.canceled() {
+                            break;
+                        }
                     }
-                    poll.tick(flops);
                 }
             })?;
         Ok(flops * count as u64)
+    }
+
+    /// What is added to the scores of a head in a window, whose parts are numbered in the scratch.
+    ///
+    /// # Safety
+    /// The scratch has room for the numbers, and is nobody else's.
+    unsafe fn added(&self, head: usize, window: usize, parts: *mut f32) -> Added {
+        // SAFETY: a bias has a column for each head.
+        let bias = |bias: &[f32]| unsafe { bias.as_ptr().add(head) };
+        let mut added = Added {
+            bias: self.bias.map_or(std::ptr::null(), bias),
+            pitch: self.heads.heads,
+            rows: self.rows(),
+            parts: std::ptr::null(),
+            mask: 0.0,
+        };
+        let Some(windows) = self.heads.window.filter(|one| one.shift != [0; 3]) else {
+            return added;
+        };
+        let (tensor, volume) = (self.inputs[0].grid.extent, windows.volume());
+        if windows.part(tensor, window, 0) == windows.part(tensor, window, volume - 1) {
+            return added;
+        }
+        for position in 0..volume {
+            let part = windows.part(tensor, window, position);
+            // SAFETY: guaranteed by the caller.
+            unsafe { *parts.add(position) = part as f32 };
+        }
+        (added.parts, added.mask) = (parts, windows.mask as f32);
+        added
     }
 
     /// # Safety
     /// There is the head, and the scratch is nobody else's.
     unsafe fn head(
         &self,
-        level: Level,
-        number: usize,
+        (level, number, dbias): (Level, usize, Option<Shared>),
         layout: Scratch,
         scratch: *mut f32,
     ) -> (Head, [Option<Packed<'a>>; PACKED_MAX]) {
-        let (n, head) = (number / self.heads.heads, number % self.heads.heads);
+        let (outside, head) = (number / self.heads.heads, number % self.heads.heads);
+        let windows = self.heads.windows(self.inputs[0].grid.extent);
+        let (n, window) = (outside / windows, outside % windows);
         let channels = self.inputs[0].grid.channels / self.heads.heads;
         let mut packed = [const { None }; PACKED_MAX];
         let mut count = 0;
-        // SAFETY: the scratch has what is packed after what products need.
-        let mut next = unsafe { scratch.add(layout.of_products()) };
+        // SAFETY: the scratch has numbers of parts and what is packed after what products need.
+        let (parts, mut next) = unsafe {
+            let parts = scratch.add(layout.of_products());
+            (parts, parts.add(layout.parts))
+        };
         let mut of = |rows: Rows<'a>, is_written: bool| {
-            if is_evenly_apart(rows.grid) {
+            let whole = rows.grid.extent;
+            if self.heads.window.is_none() && is_evenly_apart(rows.grid) {
                 return Matrix {
                     // SAFETY: the first element of the head.
                     data: unsafe {
@@ -271,11 +396,15 @@ impl<'a> Pass<'a> {
                 data: next,
                 row: channels,
             };
+            let extent = self.heads.own(whole);
             // SAFETY: as above.
-            next = unsafe { next.add(rows.grid.extent.iter().product::<usize>() * channels) };
+            next = unsafe { next.add(extent.iter().product::<usize>() * channels) };
+            let of_window = |one: AttentionWindow| one.position(whole, window, 0);
             packed[count] = Some(Packed {
                 rows,
                 n,
+                origin: self.heads.window.map_or([0; 3], of_window),
+                extent,
                 first: head * channels,
                 channels,
                 matrix,
@@ -285,10 +414,14 @@ impl<'a> Pass<'a> {
             matrix
         };
         let [q, k, v] = self.inputs;
-        let [outer, inner] = [q, k].map(|x| x.grid.extent.iter().product());
+        let [outer, inner] = [q, k].map(|x| self.heads.own(x.grid.extent).iter().product());
         let head = Head {
             level,
             causal: self.heads.causal,
+            // SAFETY: as above.
+            added: unsafe { self.added(head, window, parts) },
+            // SAFETY: a gradient has a column for each head.
+            column: dbias.map(|all| Shared(unsafe { all.get().add(head) })),
             q: of(q, false),
             k: of(k, false),
             v: of(v, false),
@@ -325,6 +458,9 @@ struct Packed<'a> {
     n: usize,
     first: usize,
     channels: usize,
+    /// The first position, and how many follow along D, H, W, from the first one of the box again after its last one.
+    origin: [usize; 3],
+    extent: [usize; 3],
     matrix: Matrix,
     is_written: bool,
 }
@@ -335,14 +471,21 @@ impl Packed<'_> {
     /// # Safety
     /// The pointer requirements hold.
     unsafe fn each(&self, copy: impl Fn(*mut f32, *mut f32)) {
-        let [d, h, w] = self.rows.grid.extent;
+        let whole = self.rows.grid.extent;
+        let index = |dim: usize, at: usize| {
+            let at = self.origin[dim] + at;
+            if at < whole[dim] { at } else { at - whole[dim] }
+        };
+        let [d, h, w] = self.extent;
         for row in 0..d * h {
+            let (deep, high) = (index(0, row / h), index(1, row % h));
+            let of_box = (self.n * whole[0] + deep) * whole[1] + high;
             for wide in 0..w {
                 // SAFETY: positions of the box and of the matrix.
                 unsafe {
-                    let start = self.rows.start(self.n * d * h + row);
-                    let start = start.add(wide * self.rows.grid.pitch[3] + self.first);
-                    copy(start, self.matrix.from(row * w + wide));
+                    let start = self.rows.start(of_box);
+                    let at = index(2, wide) * self.rows.grid.pitch[3] + self.first;
+                    copy(start.add(at), self.matrix.from(row * w + wide));
                 }
             }
         }
@@ -447,6 +590,7 @@ impl Head {
             rows: block.len(),
             columns: seen,
             causal: self.causal,
+            added: self.added,
         };
         // SAFETY: guaranteed by the caller; the level is the team's.
         unsafe {
@@ -584,6 +728,42 @@ impl Head {
         }
     }
 
+    /// Adds the gradients of the scores to the column of the head.
+    ///
+    /// # Safety
+    /// The pointer requirements of [`Head`] hold.
+    unsafe fn backward_bias(&self) {
+        let Some(column) = self.column else { return };
+        let Scratch { turned, scores, .. } = self.layout;
+        // SAFETY: the scratch has layout for all four.
+        let [keys, values, shares, slopes] =
+            unsafe { [0, turned, 2 * turned, 2 * turned + scores].map(|at| self.scratch.add(at)) };
+        // SAFETY: keys and values have their layout.
+        unsafe {
+            self.turn(self.k, keys);
+            self.turn(self.v, values);
+        }
+        for (block, seen) in self.blocks() {
+            let rows = block.len();
+            // SAFETY: blocks of the own matrices, and rows of the scratch.
+            unsafe {
+                self.shares(&block, seen, keys, shares);
+                self.scores((self.y, &block), values, seen, 1.0, slopes);
+                self.level.run(Slopes {
+                    shares,
+                    slopes,
+                    rows,
+                    columns: seen,
+                    scale: 1.0,
+                });
+                for (row, i) in block.enumerate() {
+                    let slopes = std::slice::from_raw_parts(slopes.add(row * seen), seen);
+                    self.added.scatter(i, slopes, column);
+                }
+            }
+        }
+    }
+
     /// Sets all positions of a gradient of keys or values to zero.
     ///
     /// # Safety
@@ -611,114 +791,4 @@ impl Target {
             add: true,
         }
     }
-}
-
-/// Rows of scores become what adds up to 1; 0 where a position is not seen.
-///
-/// Pointers: all rows, which no other thread accesses.
-struct Softmax {
-    scores: *mut f32,
-    /// Position of the first row.
-    first: usize,
-    rows: usize,
-    columns: usize,
-    causal: bool,
-}
-
-impl Op for Softmax {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        for row in 0..self.rows {
-            // SAFETY: rows of the scratch.
-            let scores = unsafe {
-                std::slice::from_raw_parts_mut(self.scores.add(row * self.columns), self.columns)
-            };
-            let seen = if self.causal {
-                (self.first + row + 1).min(self.columns)
-            } else {
-                self.columns
-            };
-            let (scores, hidden) = scores.split_at_mut(seen);
-            hidden.fill(0.0);
-            let most = maximum(scores);
-            scores.iter_mut().for_each(|x| *x = exp::<S>(*x - most));
-            let factor = 1.0 / sum(scores);
-            scores.iter_mut().for_each(|x| *x *= factor);
-        }
-    }
-}
-
-/// Gradients of shares become those of scores: `share * (slope - sum of share * slope) * scale`.
-///
-/// Pointers: all rows of both; no other thread accesses the slopes.
-struct Slopes {
-    shares: *const f32,
-    slopes: *mut f32,
-    rows: usize,
-    columns: usize,
-    scale: f32,
-}
-
-impl Op for Slopes {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        for row in 0..self.rows {
-            let at = row * self.columns;
-            // SAFETY: rows of the scratch.
-            let (shares, slopes) = unsafe {
-                (
-                    std::slice::from_raw_parts(self.shares.add(at), self.columns),
-                    std::slice::from_raw_parts_mut(self.slopes.add(at), self.columns),
-                )
-            };
-            let mean = product(shares, slopes);
-            for (slope, share) in slopes.iter_mut().zip(shares) {
-                *slope = self.scale * *share * (*slope - mean);
-            }
-        }
-    }
-}
-
-#[inline(always)]
-pub(crate) fn maximum(values: &[f32]) -> f32 {
-    let larger = |most: f32, x: f32| if x > most { x } else { most };
-    let (blocks, rest) = values.as_chunks::<TOGETHER>();
-    let mut most = [f32::NEG_INFINITY; TOGETHER];
-    for block in blocks {
-        for i in 0..TOGETHER {
-            most[i] = larger(most[i], block[i]);
-        }
-    }
-    most.iter()
-        .chain(rest)
-        .fold(f32::NEG_INFINITY, |most, x| larger(most, *x))
-}
-
-#[inline(always)]
-fn sum(values: &[f32]) -> f32 {
-    let (blocks, rest) = values.as_chunks::<TOGETHER>();
-    let mut sums = [0.0; TOGETHER];
-    for block in blocks {
-        for i in 0..TOGETHER {
-            sums[i] += block[i];
-        }
-    }
-    sums.iter().sum::<f32>() + rest.iter().sum::<f32>()
-}
-
-#[inline(always)]
-fn product(a: &[f32], b: &[f32]) -> f32 {
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<TOGETHER>(), b.as_chunks::<TOGETHER>());
-    let mut sums = [0.0; TOGETHER];
-    for (a, b) in a.iter().zip(b) {
-        for i in 0..TOGETHER {
-            sums[i] += a[i] * b[i];
-        }
-    }
-    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| a * b);
-    sums.iter().sum::<f32>() + rest.sum::<f32>()
 }

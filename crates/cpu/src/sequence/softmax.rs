@@ -3,8 +3,8 @@
 use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::math::exp;
 use crate::rows::Rows;
-use crate::sequence::attention::maximum;
 use crate::sequence::row_kernels::{each_range, load, read, sum_pair, sum_vectors, write};
+use crate::sequence::scores::maximum;
 use crate::simd::{Op, Simd};
 use std::ops::Range;
 

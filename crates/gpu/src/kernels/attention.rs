@@ -7,6 +7,7 @@ use crate::launch::Run;
 use crate::queue::Message;
 use crate::tensor::Tensor;
 use partita_program::{Distribution, Dtype, Kernel, View};
+use partita_space::AttentionWindow;
 
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
     match kernel {
@@ -27,8 +28,21 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
             y,
             heads,
             causal,
-        } => forward([q, k, v, y], *heads, *causal, run),
+            window,
+            bias,
+            table,
+        } => {
+            let pattern = Pattern {
+                heads: *heads,
+                causal: *causal,
+                window: *window,
+                bias: bias.as_ref().map(|bias| run.tensor(bias)),
+                table: *table,
+            };
+            forward([q, k, v, y], &pattern, run)
+        }
         Kernel::AttentionBackward { .. } => backward(kernel, run),
+        Kernel::AttentionBackwardBias { .. } => bias_backward(kernel, run),
         other => panic!("{} does not work on sequences", other.name()),
     }
 }
@@ -187,19 +201,61 @@ fn positions(of: &Tensor) -> usize {
     of.extent[1..4].iter().product()
 }
 
-/// The heads of a sample.
-fn heads_of(q: &Tensor, k: &Tensor, heads: usize, causal: bool, sample: usize) -> RawHeads {
-    let channels = q.extent[4] / heads.max(1);
-    RawHeads {
-        heads: heads as u32,
-        channels: channels as u32,
-        outer: positions(q) as u32,
-        inner: positions(k) as u32,
-        outer_extent: [q.extent[2] as u32, q.extent[3] as u32],
-        inner_extent: [k.extent[2] as u32, k.extent[3] as u32],
-        causal: i32::from(causal),
-        sample: sample as u32,
-        scale: (1.0 / (channels as f64).sqrt()) as f32,
+/// What attends to what.
+struct Pattern {
+    heads: usize,
+    causal: bool,
+    window: Option<AttentionWindow>,
+    bias: Option<Tensor>,
+    table: Option<[usize; 3]>,
+}
+
+impl Pattern {
+    /// Positions that attend to each other.
+    fn own(&self, of: &Tensor) -> usize {
+        let own = |window: &AttentionWindow| window.volume();
+        self.window.as_ref().map_or_else(|| positions(of), own)
+    }
+
+    /// Windows of a head.
+    fn windows(&self, of: &Tensor) -> usize {
+        let [_, d, h, w, _] = of.extent;
+        let count = |window: &AttentionWindow| window.count([d, h, w]);
+        self.window.as_ref().map_or(1, count)
+    }
+
+    /// The heads of a sample.
+    fn heads_of(&self, q: &Tensor, k: &Tensor, sample: usize) -> RawHeads {
+        let channels = q.extent[4] / self.heads.max(1);
+        let whole = |all: [usize; 3]| all.map(|one| one as u32);
+        let window =
+            |of: fn(&AttentionWindow) -> [usize; 3]| whole(self.window.as_ref().map_or([1; 3], of));
+        RawHeads {
+            groups: (self.heads * self.windows(q)) as u32,
+            channels: channels as u32,
+            outer: self.own(q) as u32,
+            inner: self.own(k) as u32,
+            outer_extent: [q.extent[2] as u32, q.extent[3] as u32],
+            inner_extent: [k.extent[2] as u32, k.extent[3] as u32],
+            causal: i32::from(self.causal),
+            sample: sample as u32,
+            scale: (1.0 / (channels as f64).sqrt()) as f32,
+            windows: self.window.map_or(0, |_| self.windows(q)) as u32,
+            window: window(|one| one.extent),
+            tensor: whole([q.extent[1], q.extent[2], q.extent[3]]),
+            shift: window(|one| one.shift),
+            mask: self.window.map_or(0.0, |one| one.mask) as f32,
+        }
+    }
+
+    /// The window whose distances a bias has rows for, as kernels take it.
+    fn distances(&self) -> Arg {
+        Arg::Three(self.table.unwrap_or_default().map(|one| one as u32))
+    }
+
+    fn table_of(&self, q: &Tensor, k: &Tensor, run: &mut Run<'_>) -> Arg {
+        let elements = self.heads * self.windows(q) * self.own(q) * self.own(k);
+        Arg::Ulong(run.scratch(Dtype::F32, elements))
     }
 }
 
@@ -207,11 +263,24 @@ fn heads_of(q: &Tensor, k: &Tensor, heads: usize, causal: bool, sample: usize) -
 fn shares(
     [q, k]: [&Tensor; 2],
     of: RawHeads,
+    pattern: &Pattern,
     table: Arg,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
-    let rows = (of.heads * of.outer) as usize;
+    let rows = (of.groups * of.outer) as usize;
     products([q, k], of, (of.scale, true), table, run)?;
+    let is_shifted = pattern.window.is_some_and(|window| window.shift != [0; 3]);
+    if pattern.bias.is_some() || is_shifted {
+        let args = [
+            Arg::Heads(of),
+            // Without a bias any tensor does.
+            Arg::from(pattern.bias.as_ref().unwrap_or(q)),
+            Arg::flag(pattern.bias.is_some()),
+            pattern.distances(),
+            table,
+        ];
+        run.items("attention_add", &args, rows * of.inner as usize)?;
+    }
     run.items("attention_softmax", &[Arg::Heads(of), table], rows)
 }
 
@@ -230,7 +299,7 @@ fn products(
         Arg::flag(masks),
         table,
     ];
-    let pairs = of.heads as usize * of.outer as usize * of.inner as usize;
+    let pairs = of.groups as usize * of.outer as usize * of.inner as usize;
     run.items("attention_products", &args, pairs)
 }
 
@@ -251,26 +320,16 @@ fn gather(
         Arg::flag(accumulate),
     ];
     let rows = if is_transposed { of.inner } else { of.outer };
-    let elements = of.heads as usize * rows as usize * of.channels as usize;
+    let elements = of.groups as usize * rows as usize * of.channels as usize;
     run.items("attention_gather", &args, elements)
 }
 
-fn table_of(q: &Tensor, k: &Tensor, heads: usize, run: &mut Run<'_>) -> Arg {
-    let elements = heads * positions(q) * positions(k);
-    Arg::Ulong(run.scratch(Dtype::F32, elements))
-}
-
-fn forward(
-    views: [&View; 4],
-    heads: usize,
-    causal: bool,
-    run: &mut Run<'_>,
-) -> Result<(), KernelError> {
+fn forward(views: [&View; 4], pattern: &Pattern, run: &mut Run<'_>) -> Result<(), KernelError> {
     let [q, k, v, y] = views.map(|view| run.tensor(view));
-    let table = table_of(&q, &k, heads, run);
+    let table = pattern.table_of(&q, &k, run);
     for sample in 0..q.extent[0] {
-        let of = heads_of(&q, &k, heads, causal, sample);
-        shares([&q, &k], of, table, run)?;
+        let of = pattern.heads_of(&q, &k, sample);
+        shares([&q, &k], of, pattern, table, run)?;
         gather([&v, &y], of, table, (false, false), run)?;
     }
     Ok(())
@@ -287,30 +346,103 @@ fn backward(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
         dv,
         heads,
         causal,
+        window,
+        bias,
+        table,
         accumulate,
     } = kernel
     else {
         panic!("{} is no gradient of attention", kernel.name());
     };
+    let pattern = Pattern {
+        heads: *heads,
+        causal: *causal,
+        window: *window,
+        bias: bias.as_ref().map(|bias| run.tensor(bias)),
+        table: *table,
+    };
     let [q, k, v, dy] = [q, k, v, dy].map(|view| run.tensor(view));
     let [dq, dk, dv] = [dq, dk, dv].map(|view| run.optional(view.as_ref()));
-    let [of_shares, of_scores] = [(); 2].map(|()| table_of(&q, &k, *heads, run));
+    let [of_shares, of_scores] = [(); 2].map(|()| pattern.table_of(&q, &k, run));
     for sample in 0..q.extent[0] {
-        let of = heads_of(&q, &k, *heads, *causal, sample);
-        shares([&q, &k], of, of_shares, run)?;
+        let of = pattern.heads_of(&q, &k, sample);
+        shares([&q, &k], of, &pattern, of_shares, run)?;
         if let Some(dv) = &dv {
             gather([&dy, dv], of, of_shares, (true, accumulate[2]), run)?;
         }
-        products([&dy, &v], of, (1.0, false), of_scores, run)?;
-        let rows = (of.heads * of.outer) as usize;
-        let args = [Arg::Heads(of), of_shares, of_scores];
-        run.items("attention_softmax_backward", &args, rows)?;
+        slopes([&dy, &v], of, [of_shares, of_scores], run)?;
         if let Some(dq) = &dq {
             gather([&k, dq], of, of_scores, (false, accumulate[0]), run)?;
         }
         if let Some(dk) = &dk {
             gather([&q, dk], of, of_scores, (true, accumulate[1]), run)?;
         }
+    }
+    Ok(())
+}
+
+/// Gradients of scores, times the scale of the heads.
+fn slopes(
+    [dy, v]: [&Tensor; 2],
+    of: RawHeads,
+    [of_shares, of_scores]: [Arg; 2],
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    products([dy, v], of, (1.0, false), of_scores, run)?;
+    let rows = (of.groups * of.outer) as usize;
+    let args = [Arg::Heads(of), of_shares, of_scores];
+    run.items("attention_softmax_backward", &args, rows)
+}
+
+fn bias_backward(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let Kernel::AttentionBackwardBias {
+        q,
+        k,
+        v,
+        dy,
+        dbias,
+        heads,
+        causal,
+        window,
+        bias,
+        table,
+        accumulate,
+    } = kernel
+    else {
+        panic!("{} is no gradient of a bias of attention", kernel.name());
+    };
+    let pattern = Pattern {
+        heads: *heads,
+        causal: *causal,
+        window: *window,
+        bias: bias.as_ref().map(|bias| run.tensor(bias)),
+        table: *table,
+    };
+    let [q, k, v, dy, dbias] = [q, k, v, dy, dbias].map(|view| run.tensor(view));
+    let [of_shares, of_scores] = [(); 2].map(|()| pattern.table_of(&q, &k, run));
+    for sample in 0..q.extent[0] {
+        let of = RawHeads {
+            scale: 1.0,
+            ..pattern.heads_of(&q, &k, sample)
+        };
+        shares(
+            [&q, &k],
+            pattern.heads_of(&q, &k, sample),
+            &pattern,
+            of_shares,
+            run,
+        )?;
+        slopes([&dy, &v], of, [of_shares, of_scores], run)?;
+        let args = [
+            Arg::Heads(of),
+            Arg::from(&dbias),
+            Arg::Extent(dbias.raw_extent()),
+            pattern.distances(),
+            of_scores,
+            Arg::flag(*accumulate || sample > 0),
+        ];
+        let elements = dbias.extent[3] * dbias.extent[4];
+        run.items("attention_bias_backward", &args, elements)?;
     }
     Ok(())
 }

@@ -10,9 +10,10 @@ use crate::infer::list;
 use crate::keyword::Keyword;
 use crate::{
     Activation, Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Op, PadMode,
-    ParameterRole, ParameterSource, Pool, PoolKind, Resample, Shape, TransposedConvolution,
+    ParameterRole, ParameterSource, Pool, PoolKind, Resample, ScoreBias, Shape,
+    TransposedConvolution,
 };
-use partita_space::Window;
+use partita_space::{AttentionWindow, Window};
 
 const FORMS: &str = "`input NAME channels=C extent=DxHxW`, `input NAME features=N` and `NAME = OPERATION INPUT KEY=VALUE`";
 
@@ -344,11 +345,50 @@ fn parse_of_sequences(
         Keyword::Reshape => Op::Reshape {
             extent: attributes.dims("extent", rank, None)?,
         },
-        Keyword::Attention => Op::Attention {
-            heads: attributes.whole("heads", None)?,
-            causal: attributes.flag_or("causal", false)?,
-        },
+        Keyword::Attention => parse_attention(attributes, (rank, extent))?,
         _ => Op::Positions,
+    })
+}
+
+/// A table is that of the windows, or of all positions, unless the line says otherwise.
+fn parse_attention(
+    attributes: &Attributes,
+    (rank, extent): (usize, [usize; 3]),
+) -> Result<Op, TextError> {
+    let dims = |key| {
+        let given = attributes.get(key);
+        given.map(|_| attributes.dims(key, rank, None)).transpose()
+    };
+    let window = dims("window")?;
+    let needs = |key, other: &str| attributes.refuse_key(key, || format!("there is no `{other}`"));
+    if window.is_none() {
+        needs("shift", "window")?;
+        needs("mask", "window")?;
+    }
+    let is_relative = attributes.score_bias()?;
+    if is_relative != Some(true) {
+        needs("table", "bias=relative")?;
+    }
+    let bias = match is_relative {
+        None => None,
+        Some(false) => Some(ScoreBias::Pairs),
+        Some(true) => Some(ScoreBias::Relative(
+            dims("table")?.or(window).unwrap_or(extent),
+        )),
+    };
+    let window = match window {
+        None => None,
+        Some(extent) => Some(AttentionWindow {
+            extent,
+            shift: attributes.extras("shift", rank)?,
+            mask: attributes.real_or("mask", AttentionWindow::MASK)?,
+        }),
+    };
+    Ok(Op::Attention {
+        heads: attributes.whole("heads", None)?,
+        causal: attributes.flag_or("causal", false)?,
+        window,
+        bias,
     })
 }
 
@@ -553,7 +593,9 @@ fn roles(keyword: Keyword) -> &'static [ParameterRole] {
         Keyword::Conv | Keyword::ConvTranspose | Keyword::Linear => {
             &[ParameterRole::Weight, ParameterRole::Bias]
         }
-        Keyword::Embedding | Keyword::PositionEmbedding => &[ParameterRole::Weight],
+        Keyword::Embedding | Keyword::PositionEmbedding | Keyword::Attention => {
+            &[ParameterRole::Weight]
+        }
         Keyword::Prelu => &[ParameterRole::Slope],
         Keyword::RmsNorm => &[ParameterRole::Gamma],
         Keyword::LayerNorm | Keyword::GroupNorm | Keyword::InstanceNorm => {
@@ -587,7 +629,6 @@ fn roles(keyword: Keyword) -> &'static [ParameterRole] {
         | Keyword::Positions
         | Keyword::Reshape
         | Keyword::Activation(_)
-        | Keyword::Attention
         | Keyword::Mse
         | Keyword::SoftmaxCrossEntropy
         | Keyword::Dice

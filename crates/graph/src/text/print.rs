@@ -8,7 +8,7 @@ use crate::{
     Activation, Convolution, DropoutMask, Graph, Initialization, Interpolation, Node, Op,
     Parameter, ParameterRole, Pool, PoolKind, Resample, Shape, TransposedConvolution,
 };
-use partita_space::Window;
+use partita_space::{AttentionWindow, Window};
 use std::fmt::Display;
 
 /// The text form of a model; [`super::parse`] reads it back as an equal graph.
@@ -95,9 +95,7 @@ fn attributes(node: &Node, rank: usize) -> Vec<(&'static str, String)> {
             .into_iter()
             .chain([("epsilon", real(*epsilon))])
             .collect(),
-        Op::Attention { heads, causal } => {
-            vec![("heads", heads.to_string()), ("causal", causal.to_string())]
-        }
+        Op::Attention { .. } => attention_attributes(&node.op, rank),
         Op::Activation(activation) => {
             let constants = activation.constants().into_iter();
             // A clamp without a bound has that of the type.
@@ -118,6 +116,33 @@ fn attributes(node: &Node, rank: usize) -> Vec<(&'static str, String)> {
     .into_iter()
     .chain(no_bias(&node.op))
     .collect()
+}
+
+fn attention_attributes(op: &Op, rank: usize) -> Vec<(&'static str, String)> {
+    let &Op::Attention {
+        heads,
+        causal,
+        window,
+        bias,
+    } = op
+    else {
+        return Vec::new();
+    };
+    let dims = |all: [usize; 3]| per_dim(&all[3 - rank..], |&number| number);
+    let mut attributes = vec![("heads", heads.to_string()), ("causal", causal.to_string())];
+    if let Some(window) = window {
+        attributes.push(("window", dims(window.extent)));
+        if window.shift != [0; 3] {
+            attributes.push(("shift", dims(window.shift)));
+        }
+        if window.mask != AttentionWindow::MASK {
+            attributes.push(("mask", real(window.mask)));
+        }
+    }
+    attributes.extend(bias.map(|bias| ("bias", bias.name().to_owned())));
+    let table = bias.and_then(|bias| bias.table());
+    attributes.extend(table.map(|table| ("table", dims(table))));
+    attributes
 }
 
 /// An existing bias is printed with its source, see [`parameter`].

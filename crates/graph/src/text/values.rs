@@ -255,6 +255,18 @@ impl<'a> Attributes<'a> {
         })
     }
 
+    /// Whether a bias of attention scores is relative; none where there is none.
+    pub(super) fn score_bias(&self) -> Result<Option<bool>, TextError> {
+        let read = |value| {
+            self.read("bias", Kind::ScoreBias, value, |value| match value {
+                "pairs" => Some(false),
+                "relative" => Some(true),
+                _ => None,
+            })
+        };
+        self.get("bias").map(read).transpose()
+    }
+
     /// `NUMBERxNUMBER..`, as many as there are; 1 to 3 of them.
     pub(super) fn extent(&self, key: &'static str) -> Result<Vec<usize>, TextError> {
         let value = self.needed(key, Kind::Extent)?;
@@ -453,6 +465,7 @@ enum Kind {
     Interpolation,
     DropoutMask,
     Slopes,
+    ScoreBias,
     Extent,
     Dims,
     Pads,
@@ -480,6 +493,7 @@ impl Kind {
             Self::Interpolation => "nearest or linear",
             Self::DropoutMask => "element, channel or sample",
             Self::Slopes => "one or channel",
+            Self::ScoreBias => "pairs or relative",
             Self::Extent => "whole numbers W, HxW or DxHxW",
             Self::Dims => "a whole number, or one per dim as in 3x3x3",
             Self::Pads => "a whole number, LOW:HIGH, or one of these per dim as in 1:2x0x1",
@@ -503,6 +517,7 @@ impl Kind {
             Self::Interpolation => "nearest",
             Self::DropoutMask => "element",
             Self::Slopes => "one",
+            Self::ScoreBias => "relative",
             Self::Extent => "32x32x32",
             Self::Initialization => "glorot_uniform",
         }
@@ -531,7 +546,8 @@ impl Kind {
             | Self::FlagOrName
             | Self::Interpolation
             | Self::DropoutMask
-            | Self::Slopes => None,
+            | Self::Slopes
+            | Self::ScoreBias => None,
         };
         found.map(str::to_owned)
     }
@@ -551,6 +567,7 @@ impl Kind {
             Self::Interpolation => &["nearest", "linear"],
             Self::DropoutMask => &["element", "channel", "sample"],
             Self::Slopes => &["one", "channel"],
+            Self::ScoreBias => &["pairs", "relative"],
             Self::Initialization => &[
                 "glorot_uniform",
                 "he_normal",

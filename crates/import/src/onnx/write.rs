@@ -216,7 +216,7 @@ impl Writer<'_> {
             Op::Positions => self.sinusoids(node, first),
             &Op::PositionEmbedding { rows } => self.position_embedding(node, first, rows),
             Op::Reshape { .. } => self.reshape(node, first),
-            &Op::Attention { heads, causal } => self.attention(node, &inputs, (heads, causal)),
+            Op::Attention { .. } => self.attention(node, &inputs),
             &Op::ChannelShuffle { groups } => self.channel_shuffle(node, first, groups),
         }
     }

@@ -249,6 +249,8 @@ impl Translation<'_> {
         let op = Op::Attention {
             heads: scores.heads,
             causal,
+            window: None,
+            bias: None,
         };
         let name = if call.module.is_empty() {
             "attention"

@@ -4,6 +4,7 @@ use super::{Call, touched};
 use crate::values::Values;
 use partita_program::{Kernel, View};
 use partita_run::{KernelTally, RunError};
+use partita_space::{AttentionWindow, ScoreRows};
 
 pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
     match kernel {
@@ -14,7 +15,13 @@ pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Kernel
             y,
             heads,
             causal,
-        } => forward([q, k, v, y], *heads, *causal, call),
+            window,
+            bias,
+            table,
+        } => {
+            let pattern = Pattern::new(*heads, *causal, *window, *table);
+            forward([q, k, v, y], bias.as_ref(), pattern, call)
+        }
         Kernel::AttentionBackward {
             q,
             k,
@@ -25,45 +32,136 @@ pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Kernel
             dv,
             heads,
             causal,
+            window,
+            bias,
+            table,
             accumulate,
         } => {
             let wanted = [dq, dk, dv].map(Option::as_ref);
-            backward([q, k, v, dy], wanted, *accumulate, (*heads, *causal), call)
+            let pattern = Pattern::new(*heads, *causal, *window, *table);
+            let inputs = ([q, k, v, dy], bias.as_ref());
+            backward(inputs, wanted, *accumulate, pattern, call)
+        }
+        Kernel::AttentionBackwardBias {
+            q,
+            k,
+            v,
+            dy,
+            dbias,
+            heads,
+            causal,
+            window,
+            bias,
+            table,
+            accumulate,
+        } => {
+            let pattern = Pattern::new(*heads, *causal, *window, *table);
+            let inputs = ([q, k, v, dy], bias.as_ref());
+            bias_backward(inputs, dbias, *accumulate, pattern, call)
         }
         other => panic!("{} is no attention kernel", other.name()),
     }
 }
 
-/// One head of one sample.
+/// What attends to what.
 #[derive(Clone, Copy)]
-struct Head {
-    n: usize,
-    /// Its first channel, and their number.
-    first: usize,
-    channels: usize,
+struct Pattern {
+    heads: usize,
     causal: bool,
+    window: Option<AttentionWindow>,
+    table: Option<[usize; 3]>,
 }
 
-impl Head {
-    /// All of them.
-    fn all(q: &View, heads: usize, causal: bool) -> Vec<Self> {
-        let channels = q.extent[4] / heads;
-        let samples = 0..q.extent[0];
-        let of_sample = |n| {
-            (0..heads).map(move |head| Self {
-                n,
-                first: head * channels,
-                channels,
-                causal,
-            })
-        };
-        samples.flat_map(of_sample).collect()
+impl Pattern {
+    fn new(
+        heads: usize,
+        causal: bool,
+        window: Option<AttentionWindow>,
+        table: Option<[usize; 3]>,
+    ) -> Self {
+        Self {
+            heads,
+            causal,
+            window,
+            table,
+        }
     }
 
-    /// Index of a channel at a position of a tensor, which are counted in (D, H, W) order.
+    /// For all windows of a tensor, their positions and the parts of the tensor that these are of.
+    fn places(&self, tensor: [usize; 3]) -> Vec<([usize; 3], usize)> {
+        let Some(window) = self.window else {
+            return Vec::new();
+        };
+        let (count, volume) = (window.count(tensor), window.volume());
+        let place = |at: usize| {
+            let (one, position) = (at / volume, at % volume);
+            let place = window.position(tensor, one, position);
+            (place, window.part(tensor, one, position))
+        };
+        (0..count * volume).map(place).collect()
+    }
+}
+
+/// One head of one sample, within one window.
+#[derive(Clone, Copy)]
+struct Head<'v> {
+    n: usize,
+    /// Its number, its first channel, and their number.
+    number: usize,
+    first: usize,
+    channels: usize,
+    pattern: Pattern,
+    /// Positions of the window and the parts of the tensor that they are of; none without windows.
+    places: &'v [([usize; 3], usize)],
+    /// Positions of q and of k.
+    outer: usize,
+    inner: usize,
+    bias: Option<&'v Values<'v>>,
+}
+
+impl<'v> Head<'v> {
+    /// All of them.
+    fn all(
+        [q, k]: [&Values<'_>; 2],
+        pattern: Pattern,
+        bias: Option<&'v Values<'v>>,
+        places: &'v [([usize; 3], usize)],
+    ) -> Vec<Self> {
+        let channels = q.extent()[4] / pattern.heads;
+        let windows = pattern.window.map_or(1, |window| window.count(space(q)));
+        let volume = pattern.window.map_or(0, |window| window.volume());
+        let own = |of| {
+            pattern
+                .window
+                .map_or_else(|| positions(of), |window| window.volume())
+        };
+        let (outer, inner) = (own(q), own(k));
+        let number = 0..q.extent()[0] * pattern.heads * windows;
+        let head = |at: usize| {
+            let number = at / windows % pattern.heads;
+            Self {
+                n: at / windows / pattern.heads,
+                number,
+                first: number * channels,
+                channels,
+                pattern,
+                places: &places[at % windows * volume..][..volume],
+                outer,
+                inner,
+                bias,
+            }
+        };
+        number.map(head).collect()
+    }
+
+    /// Index of a channel at a position of the window in a tensor, which are counted in (D, H, W) order.
     fn at(&self, of: &Values<'_>, position: usize, c: usize) -> [usize; 5] {
-        let [_, _, h, w, _] = of.extent();
-        let [d, h, w] = [position / (h * w), position / w % h, position % w];
+        let [d, h, w] = if self.places.is_empty() {
+            let [_, h, w] = space(of);
+            [position / (h * w), position / w % h, position % w]
+        } else {
+            self.places[position].0
+        };
         [self.n, d, h, w, self.first + c]
     }
 
@@ -77,21 +175,48 @@ impl Head {
         1.0 / (self.channels as f64).sqrt()
     }
 
+    /// What is added to a score.
+    fn added(&self, i: usize, j: usize) -> f64 {
+        let bias = self.bias.map_or(0.0, |bias| bias.get(self.row(i, j)));
+        let mask = self.pattern.window.map_or(0.0, |window| {
+            if self.places[i].1 == self.places[j].1 {
+                0.0
+            } else {
+                window.mask
+            }
+        });
+        bias + mask
+    }
+
+    /// Index in the bias.
+    fn row(&self, i: usize, j: usize) -> [usize; 5] {
+        let rows = ScoreRows::of(self.pattern.table, self.inner);
+        [0, 0, 0, rows.row(i, j), self.number]
+    }
+
     /// Attention weights of position `i` over the positions of the keys; 0 where masked.
     fn weights(&self, q: &Values<'_>, k: &Values<'_>, i: usize) -> Vec<f64> {
-        let seen = |j: usize| !self.causal || j <= i;
+        let seen = |j: usize| !self.pattern.causal || j <= i;
         let score = |j: usize| {
             if seen(j) {
-                self.scale() * self.dot((q, i), (k, j))
+                self.scale() * self.dot((q, i), (k, j)) + self.added(i, j)
             } else {
                 f64::NEG_INFINITY
             }
         };
-        let scores: Vec<f64> = (0..positions(k)).map(score).collect();
+        let scores: Vec<f64> = (0..self.inner).map(score).collect();
         let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let powers: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
         let total: f64 = powers.iter().sum();
         powers.into_iter().map(|power| power / total).collect()
+    }
+
+    /// Gradients of the scores of position `i`, given its attention weights.
+    fn slopes(&self, weights: &[f64], v: &Values<'_>, dy: (&Values<'_>, usize)) -> Vec<f64> {
+        let slopes: Vec<f64> = (0..self.inner).map(|j| self.dot(dy, (v, j))).collect();
+        let mean: f64 = weights.iter().zip(&slopes).map(|(a, b)| a * b).sum();
+        let pairs = weights.iter().zip(&slopes);
+        pairs.map(|(share, slope)| share * (slope - mean)).collect()
     }
 }
 
@@ -100,22 +225,28 @@ fn positions(of: &Values<'_>) -> usize {
     of.extent()[1..4].iter().product()
 }
 
+fn space(of: &Values<'_>) -> [usize; 3] {
+    let [_, d, h, w, _] = of.extent();
+    [d, h, w]
+}
+
 fn forward(
     [q, k, v, y]: [&View; 4],
-    heads: usize,
-    causal: bool,
+    bias: Option<&View>,
+    pattern: Pattern,
     call: &mut Call<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     assert_eq!(q.extent, y.extent, "{q} and {y} have one shape");
     assert_eq!(k.extent, v.extent, "{k} and {v} have one shape");
-    let all = Head::all(q, heads, causal);
     let [q, k, v, y] = [q, k, v, y].map(|view| call.values(view));
+    let bias = bias.map(|view| call.values(view));
     let mut flops = 0;
-    for head in all {
+    let places = pattern.places(space(&q));
+    for head in Head::all([&q, &k], pattern, bias.as_ref(), &places) {
         if !(call.progress)() {
             return Err(RunError::Cancelled);
         }
-        for i in 0..positions(&q) {
+        for i in 0..head.outer {
             let weights = head.weights(&q, &k, i);
             for c in 0..head.channels {
                 let parts = weights.iter().enumerate();
@@ -127,27 +258,29 @@ fn forward(
             }
         }
     }
+    let of_bias = bias.as_ref().map_or(0, Values::bytes);
     Ok(KernelTally {
         flops,
-        bytes: q.bytes() + k.bytes() + v.bytes() + y.bytes(),
+        bytes: q.bytes() + k.bytes() + v.bytes() + y.bytes() + of_bias,
     })
 }
 
 fn backward(
-    [q, k, v, dy]: [&View; 4],
+    ([q, k, v, dy], bias): ([&View; 4], Option<&View>),
     wanted: [Option<&View>; 3],
     accumulate: [bool; 3],
-    (heads, causal): (usize, bool),
+    pattern: Pattern,
     call: &mut Call<'_, '_>,
 ) -> Result<KernelTally, RunError> {
     assert_eq!(q.extent, dy.extent, "{q} and {dy} have one shape");
     assert_eq!(k.extent, v.extent, "{k} and {v} have one shape");
-    let all = Head::all(q, heads, causal);
     let [q, k, v, dy] = [q, k, v, dy].map(|view| call.values(view));
+    let bias = bias.map(|view| call.values(view));
     let wanted = wanted.map(|view| view.map(|view| call.values(view)));
     let products = 2 + wanted.iter().flatten().count();
     let mut flops = 0;
-    for head in all {
+    let places = pattern.places(space(&q));
+    for head in Head::all([&q, &k], pattern, bias.as_ref(), &places) {
         if !(call.progress)() {
             return Err(RunError::Cancelled);
         }
@@ -159,29 +292,29 @@ fn backward(
                 target.put(at, sum, accumulate);
             }
         }
-        flops += (2 * products * positions(&q) * positions(&k) * head.channels) as u64;
+        flops += (2 * products * head.outer * head.inner * head.channels) as u64;
     }
     let targets = wanted.iter().zip(accumulate);
     let written = targets.map(|(view, accumulate)| {
         let bytes = view.as_ref().map_or(0, Values::bytes);
         touched(bytes, accumulate)
     });
+    let read = q.bytes() + k.bytes() + v.bytes() + dy.bytes();
     Ok(KernelTally {
         flops,
-        bytes: q.bytes() + k.bytes() + v.bytes() + dy.bytes() + written.sum::<u64>(),
+        bytes: read + bias.as_ref().map_or(0, Values::bytes) + written.sum::<u64>(),
     })
 }
 
 /// Gradients of q, k and v of one head, positions by channels.
-fn head_backward(head: &Head, [q, k, v, dy]: [&Values<'_>; 4]) -> [Vec<f64>; 3] {
-    let (outer, inner, channels) = (positions(q), positions(k), head.channels);
+fn head_backward(head: &Head<'_>, [q, k, v, dy]: [&Values<'_>; 4]) -> [Vec<f64>; 3] {
+    let (outer, inner, channels) = (head.outer, head.inner, head.channels);
     let [mut dq, mut dk, mut dv] = [outer, inner, inner].map(|w| vec![0.0; w * channels]);
     for i in 0..outer {
         let weights = head.weights(q, k, i);
-        let dshares: Vec<f64> = (0..inner).map(|j| head.dot((dy, i), (v, j))).collect();
-        let mean: f64 = weights.iter().zip(&dshares).map(|(a, b)| a * b).sum();
+        let dscores = head.slopes(&weights, v, (dy, i));
         for j in 0..inner {
-            let dscore = head.scale() * weights[j] * (dshares[j] - mean);
+            let dscore = head.scale() * dscores[j];
             for c in 0..channels {
                 dq[i * channels + c] += dscore * k.get(head.at(k, j, c));
                 dk[j * channels + c] += dscore * q.get(head.at(q, i, c));
@@ -190,4 +323,41 @@ fn head_backward(head: &Head, [q, k, v, dy]: [&Values<'_>; 4]) -> [Vec<f64>; 3] 
         }
     }
     [dq, dk, dv]
+}
+
+fn bias_backward(
+    ([q, k, v, dy], bias): ([&View; 4], Option<&View>),
+    dbias: &View,
+    accumulate: bool,
+    pattern: Pattern,
+    call: &mut Call<'_, '_>,
+) -> Result<KernelTally, RunError> {
+    let [q, k, v, dy, dbias] = [q, k, v, dy, dbias].map(|view| call.values(view));
+    let bias = bias.map(|view| call.values(view));
+    let columns = dbias.extent()[4];
+    let mut sums = vec![0.0; dbias.extent()[3] * columns];
+    let mut flops = 0;
+    let places = pattern.places(space(&q));
+    for head in Head::all([&q, &k], pattern, bias.as_ref(), &places) {
+        if !(call.progress)() {
+            return Err(RunError::Cancelled);
+        }
+        for i in 0..head.outer {
+            let weights = head.weights(&q, &k, i);
+            for (j, slope) in head.slopes(&weights, &v, (&dy, i)).into_iter().enumerate() {
+                let [.., row, column] = head.row(i, j);
+                sums[row * columns + column] += slope;
+            }
+        }
+        flops += (4 * head.outer * head.inner * head.channels) as u64;
+    }
+    for (at, &sum) in sums.iter().enumerate() {
+        dbias.put([0, 0, 0, at / columns, at % columns], sum, accumulate);
+    }
+    let read = q.bytes() + k.bytes() + v.bytes() + dy.bytes();
+    let of_bias = bias.as_ref().map_or(0, Values::bytes);
+    Ok(KernelTally {
+        flops,
+        bytes: read + of_bias + touched(dbias.bytes(), accumulate),
+    })
 }

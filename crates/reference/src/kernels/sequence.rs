@@ -50,9 +50,9 @@ pub(super) fn execute(
             let placed = (corner, distribution.shape);
             position_embedding_backward([dy, dw], placed, *accumulate, call)
         }
-        Kernel::AttentionForward { .. } | Kernel::AttentionBackward { .. } => {
-            attention::execute(kernel, call)
-        }
+        Kernel::AttentionForward { .. }
+        | Kernel::AttentionBackward { .. }
+        | Kernel::AttentionBackwardBias { .. } => attention::execute(kernel, call),
         other => panic!("{} does not work on sequences", other.name()),
     }
 }

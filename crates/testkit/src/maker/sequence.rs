@@ -2,7 +2,7 @@
 
 use super::Maker;
 use partita_program::{Activation, Distribution, Dtype, Kernel, View};
-use partita_space::{Axis, AxisList, Mesh, Rank};
+use partita_space::{AttentionWindow, Axis, AxisList, Mesh, Rank, ScoreRows};
 
 impl Maker {
     /// Kernels that work on sequences.
@@ -330,6 +330,72 @@ impl Maker {
         let [q, y, dy, dq] = [0; 4].map(|_| self.view(of_q));
         let [k, v, dk, dv] = [0; 4].map(|_| self.view(of_k));
         let causal = self.draws.one_in(2);
+        let pattern = (heads, causal, None);
+        let mut kernels = Self::attended([q, y, dy, dq], [k, v, dk, dv], pattern, accumulate);
+        kernels.extend(self.biased_attention(accumulate));
+        kernels
+    }
+
+    /// With windows in one of two, and with a bias.
+    fn biased_attention(&mut self, accumulate: bool) -> Vec<Kernel> {
+        let (heads, of_head) = (self.pick(1, 3), self.size(&[1, 2, 5, 8, 16]));
+        let n = self.pick(1, 3);
+        let has_windows = self.draws.one_in(2);
+        let own = [0; 3].map(|_| self.pick(1, 4));
+        let counts = [0; 3].map(|_| if has_windows { self.pick(1, 3) } else { 1 });
+        let [d, h, w] = [0, 1, 2].map(|dim| own[dim] * counts[dim]);
+        let window = has_windows.then(|| AttentionWindow {
+            extent: own,
+            shift: own.map(|own| self.draws.between(0, own - 1)),
+            mask: -1.5,
+        });
+        let table = self
+            .draws
+            .one_in(2)
+            .then(|| own.map(|own| own + self.draws.between(0, 1)));
+        let volume = own.iter().product();
+        let rows = ScoreRows::of(table, volume).count(volume);
+        let extent = [n, d, h, w, heads * of_head];
+        let [q, y, dy, dq] = [0; 4].map(|_| self.view(extent));
+        let [k, v, dk, dv] = [0; 4].map(|_| self.view(extent));
+        let [scores, dbias] = [0; 2].map(|_| self.dense([1, 1, 1, rows, heads]));
+        let causal = !has_windows && self.draws.one_in(2);
+        let pattern = (heads, causal, window);
+        let mut kernels = Self::attended([q, y, dy, dq], [k, v, dk, dv], pattern, accumulate);
+        for kernel in &mut kernels {
+            if let Kernel::AttentionForward {
+                bias, table: own, ..
+            }
+            | Kernel::AttentionBackward {
+                bias, table: own, ..
+            } = kernel
+            {
+                (*bias, *own) = (Some(scores), table);
+            }
+        }
+        kernels.push(Kernel::AttentionBackwardBias {
+            q,
+            k,
+            v,
+            dy,
+            dbias,
+            heads,
+            causal,
+            window,
+            bias: Some(scores),
+            table,
+            accumulate,
+        });
+        kernels
+    }
+
+    fn attended(
+        [q, y, dy, dq]: [View; 4],
+        [k, v, dk, dv]: [View; 4],
+        (heads, causal, window): (usize, bool, Option<AttentionWindow>),
+        accumulate: bool,
+    ) -> Vec<Kernel> {
+        let (bias, table) = (None, None);
         let backward = |wanted: [bool; 3], accumulate| Kernel::AttentionBackward {
             q,
             k,
@@ -340,6 +406,9 @@ impl Maker {
             dv: wanted[2].then_some(dv),
             heads,
             causal,
+            window,
+            bias,
+            table,
             accumulate,
         };
         vec![
@@ -350,6 +419,9 @@ impl Maker {
                 y,
                 heads,
                 causal,
+                window,
+                bias,
+                table,
             },
             backward([true; 3], [accumulate; 3]),
             backward([true, false, true], [accumulate, false, !accumulate]),

@@ -6,6 +6,7 @@
 //! | transposed convolution | (Kd, Kh, Kw, F / groups, C) | (C, F / groups, kernel) |
 //! | linear | (1, 1, 1, C, F) | (F, C) |
 //! | embedding | (1, 1, 1, rows, channels) | (rows, channels) |
+//! | bias of attention scores | (1, 1, 1, rows, heads) | (rows, heads) by distances, (heads, rows) by pairs |
 //! | vectors | (1, 1, 1, 1, F) | (F) |
 //!
 //! A flatten numbers features (D, H, W, C) here and (C, D, H, W) in PyTorch, which permutes the columns of the linear
@@ -13,7 +14,7 @@
 //! Source: PyTorch's documentation of `torch.nn.Conv3d`, `ConvTranspose3d`, `Linear`, `Embedding`, `BatchNorm3d`
 //! and `flatten`, section "Variables" each.
 
-use partita_graph::{Graph, Node, NodeId, Op, Parameter, ParameterRole, Shape};
+use partita_graph::{Graph, Node, NodeId, Op, Parameter, ParameterRole, ScoreBias, Shape};
 use partita_import::state_dict_role;
 use std::collections::BTreeMap;
 
@@ -233,10 +234,18 @@ impl Names {
 
 fn use_of(node: &Node, parameter: &Parameter, order: Option<Shape>) -> Use {
     let kind = match (parameter.role, &node.op) {
-        (ParameterRole::Weight, Op::Linear { .. }) => UseKind::Matrix,
-        (ParameterRole::Weight, Op::Embedding { .. } | Op::PositionEmbedding { .. }) => {
-            UseKind::Rows
-        }
+        (
+            ParameterRole::Weight,
+            Op::Linear { .. }
+            | Op::Attention {
+                bias: Some(ScoreBias::Pairs),
+                ..
+            },
+        ) => UseKind::Matrix,
+        (
+            ParameterRole::Weight,
+            Op::Embedding { .. } | Op::PositionEmbedding { .. } | Op::Attention { .. },
+        ) => UseKind::Rows,
         (ParameterRole::Weight, _) => UseKind::Kernel,
         _ => UseKind::Vector,
     };

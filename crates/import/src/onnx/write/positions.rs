@@ -4,7 +4,8 @@ use super::attributes::{int, ints};
 use super::{Value, Writer, Written};
 use crate::onnx::schema::Attribute;
 use crate::weights::Element;
-use partita_graph::{Node, ParameterRole, Shape};
+use partita_graph::{AttentionWindow, Node, Op, ParameterRole, ScoreBias, Shape};
+use partita_space::ScoreRows;
 
 impl Writer<'_> {
     /// Samples, these dims, then the positions of a shape.
@@ -158,13 +159,18 @@ impl Writer<'_> {
         Ok(Value::of(node))
     }
 
-    pub(super) fn attention(
-        &mut self,
-        node: &Node,
-        inputs: &[Value],
-        (heads, causal): (usize, bool),
-    ) -> Written {
-        let [q, k, v] = inputs else {
+    /// Dims are samples, heads, windows if there are any, positions and channels of a head.
+    pub(super) fn attention(&mut self, node: &Node, inputs: &[Value]) -> Written {
+        let (
+            &Op::Attention {
+                heads,
+                causal,
+                window,
+                bias,
+            },
+            [q, k, v],
+        ) = (&node.op, inputs)
+        else {
             return Err("it has other inputs than q, k and v".to_owned());
         };
         let named = |what: &str| format!("{}.{what}", node.name);
@@ -173,35 +179,139 @@ impl Writer<'_> {
         for (value, what) in [(q, "q"), (k, "k"), (v, "v")] {
             let value = self.image(value).name;
             let dims = [0, heads as i64, of_head as i64, -1];
-            parted.push(self.shaped("Reshape", &named(what), &value, &dims));
+            let name = self.shaped("Reshape", &named(what), &value, &dims);
+            parted.push(match &window {
+                Some(window) => {
+                    let windows = self.window_positions(node, window);
+                    let gathered = named(&format!("{what}_windows"));
+                    let axis = vec![int("axis", 3)];
+                    self.push("Gather", &gathered, &[&name, &windows], axis);
+                    gathered
+                }
+                None => name,
+            });
         }
-        let across = || vec![0, 1, 3, 2];
-        let queries = self.turned(&named("queries"), &parted[0], across());
-        let values = self.turned(&named("values"), &parted[2], across());
-        self.push(
-            "MatMul",
-            &named("products"),
-            &[&queries, &parted[1]],
-            Vec::new(),
-        );
+        let last = || match window {
+            Some(_) => vec![0, 1, 3, 4, 2],
+            None => vec![0, 1, 3, 2],
+        };
+        let queries = self.turned(&named("queries"), &parted[0], last());
+        let values = self.turned(&named("values"), &parted[2], last());
+        let mut keys = parted[1].clone();
+        if window.is_some() {
+            keys = self.turned(&named("keys"), &keys, vec![0, 1, 3, 2, 4]);
+        }
+        self.push("MatMul", &named("products"), &[&queries, &keys], Vec::new());
         let scale = (of_head as f64).sqrt().recip();
         let scale = self.constant(&named("scale"), self.element, Vec::new(), &[scale]);
         let mut scores = named("scores");
         self.push("Mul", &scores, &[&named("products"), &scale], Vec::new());
+        let extents = [q, k].map(|one| one.shape.extent);
+        let own = extents.map(|all| window.map_or(all, |window| window.extent));
+        let counts = own.map(|extent| extent.iter().product::<usize>());
+        let mut added = Vec::new();
+        if let Some(bias) = bias {
+            added.push(self.score_bias(node, (bias, window.is_some()), counts)?);
+        }
         if causal {
-            let counts = [q, k].map(|one| one.shape.extent.iter().product::<usize>());
-            let mask = self.causal_mask(node, counts);
-            let masked = named("masked");
-            self.push("Add", &masked, &[&scores, &mask], Vec::new());
-            scores = masked;
+            added.push(self.causal_mask(node, counts));
+        }
+        if let Some(window) = window.filter(|window| window.shift != [0; 3]) {
+            added.push(self.window_mask(node, &window));
+        }
+        for (number, term) in added.into_iter().enumerate() {
+            let sum = named(&format!("scores_{number}"));
+            self.push("Add", &sum, &[&scores, &term], Vec::new());
+            scores = sum;
         }
         let weights = named("weights");
         self.push("Softmax", &weights, &[&scores], vec![int("axis", -1)]);
         self.push("MatMul", &named("means"), &[&weights, &values], Vec::new());
-        let turned = self.turned(&named("turned"), &named("means"), across());
-        let whole = self.dims(&[node.shape.channels], node.shape);
-        self.shaped("Reshape", &node.name, &turned, &whole);
+        let first = match window {
+            Some(_) => vec![0, 1, 4, 2, 3],
+            None => vec![0, 1, 3, 2],
+        };
+        let mut whole = self.turned(&named("turned"), &named("means"), first);
+        if let Some(window) = &window {
+            let dims = [0, heads as i64, of_head as i64, -1];
+            whole = self.shaped("Reshape", &named("windows"), &whole, &dims);
+            let places = self.window_places(node, window);
+            let axis = vec![int("axis", 3)];
+            self.push("Gather", &named("back"), &[&whole, &places], axis);
+            whole = named("back");
+        }
+        let dims = self.dims(&[node.shape.channels], node.shape);
+        self.shaped("Reshape", &node.name, &whole, &dims);
         Ok(Value::of(node))
+    }
+
+    /// Numbers of the positions of each window.
+    fn window_positions(&mut self, node: &Node, window: &AttentionWindow) -> String {
+        let positions = positions(node, window);
+        let positions: Vec<f64> = positions.into_iter().map(|one| one as f64).collect();
+        let shape = vec![window.count(node.shape.extent), window.volume()];
+        let name = format!("{}.positions", node.name);
+        self.constant(&name, Element::I64, shape, &positions)
+    }
+
+    /// For each position its place among those of all windows.
+    fn window_places(&mut self, node: &Node, window: &AttentionWindow) -> String {
+        let positions = positions(node, window);
+        let mut places = vec![0; positions.len()];
+        let all = positions.into_iter().enumerate();
+        all.for_each(|(place, position)| places[position] = place as i64);
+        self.whole(&format!("{}.places", node.name), &places)
+    }
+
+    /// What is added between parts of the image that a shift brings together: windows, positions, positions.
+    fn window_mask(&mut self, node: &Node, window: &AttentionWindow) -> String {
+        let (extent, volume) = (node.shape.extent, window.volume());
+        let count = window.count(extent);
+        let mut values = Vec::with_capacity(count * volume * volume);
+        for one in 0..count {
+            let parts: Vec<usize> = (0..volume).map(|at| window.part(extent, one, at)).collect();
+            let pairs = parts.iter().flat_map(|i| parts.iter().map(move |j| i == j));
+            values.extend(pairs.map(|is_same| if is_same { 0.0 } else { window.mask }));
+        }
+        let shape = vec![count, volume, volume];
+        self.constant(
+            &format!("{}.shift_mask", node.name),
+            self.element,
+            shape,
+            &values,
+        )
+    }
+
+    /// Heads, of all windows alike, then positions of q and of k.
+    fn score_bias(
+        &mut self,
+        node: &Node,
+        (bias, has_windows): (ScoreBias, bool),
+        [outer, inner]: [usize; 2],
+    ) -> Result<String, String> {
+        let named = |what: &str| format!("{}.{what}", node.name);
+        let weight = self.parameter(node, ParameterRole::Weight);
+        let weight = weight.ok_or("it has no weight")?;
+        let bias = match bias {
+            ScoreBias::Relative(table) => {
+                let rows = ScoreRows::Relative(table);
+                let numbers =
+                    (0..outer).flat_map(|i| (0..inner).map(move |j| rows.row(i, j) as f64));
+                let numbers: Vec<f64> = numbers.collect();
+                let shape = vec![outer, inner];
+                let index = self.constant(&named("index"), Element::I64, shape, &numbers);
+                self.push("Gather", &named("pairs"), &[&weight, &index], Vec::new());
+                self.turned(&named("bias"), &named("pairs"), vec![2, 0, 1])
+            }
+            ScoreBias::Pairs => {
+                let dims = [-1, outer as i64, inner as i64];
+                self.shaped("Reshape", &named("bias"), &weight, &dims)
+            }
+        };
+        if has_windows {
+            return Ok(self.shaped("Unsqueeze", &named("of_windows"), &bias, &[1]));
+        }
+        Ok(bias)
     }
 
     /// Minus infinity where a key is later than the query, else 0.
@@ -220,4 +330,16 @@ impl Writer<'_> {
         self.push("Trilu", &named("mask"), &[&named("all"), &next], upper);
         named("mask")
     }
+}
+
+/// Numbers of the positions of an image, window by window.
+fn positions(node: &Node, window: &AttentionWindow) -> Vec<usize> {
+    let extent = node.shape.extent;
+    let count = window.count(extent);
+    let all = (0..count).flat_map(|one| (0..window.volume()).map(move |at| (one, at)));
+    all.map(|(one, at)| {
+        let [d, h, w] = window.position(extent, one, at);
+        (d * extent[1] + h) * extent[2] + w
+    })
+    .collect()
 }
