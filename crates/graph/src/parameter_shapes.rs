@@ -4,7 +4,24 @@ use crate::{Convolution, Op, ParameterRole, PreluSlopes, Shape, TransposedConvol
 
 /// Roles and shapes of the parameters that an operation on `inputs` has, in the order of a node.
 pub(crate) fn parameter_shapes(op: &Op, inputs: &[Shape]) -> Vec<(ParameterRole, [usize; 5])> {
-    let input = inputs[0];
+    let &Op::Attention {
+        heads,
+        window,
+        bias: Some(bias),
+        ..
+    } = op
+    else {
+        return of_input(op, inputs[0]);
+    };
+    let volume = |shape: Shape| shape.extent.into_iter().fold(1, usize::saturating_mul);
+    let own = window.map(|window| window.volume());
+    let [outer, inner] = [0, 1].map(|index| own.unwrap_or_else(|| volume(inputs[index])));
+    let rows = bias.rows(inner).count(outer);
+    weight_and_bias([1, 1, 1, rows, heads], heads, false)
+}
+
+/// Those of an operation but attention with a bias, which depend on its first input.
+fn of_input(op: &Op, input: Shape) -> Vec<(ParameterRole, [usize; 5])> {
     match op {
         Op::Convolution(Convolution {
             filters,
@@ -41,18 +58,6 @@ pub(crate) fn parameter_shapes(op: &Op, inputs: &[Shape]) -> Vec<(ParameterRole,
         }
         &Op::PositionEmbedding { rows } => {
             weight_and_bias([1, 1, 1, rows, input.channels], input.channels, false)
-        }
-        &Op::Attention {
-            heads,
-            window,
-            bias: Some(bias),
-            ..
-        } => {
-            let volume = |shape: Shape| shape.extent.into_iter().fold(1, usize::saturating_mul);
-            let own = window.map(|window| window.volume());
-            let [outer, inner] = [0, 1].map(|index| own.unwrap_or_else(|| volume(inputs[index])));
-            let rows = bias.rows(inner).count(outer);
-            weight_and_bias([1, 1, 1, rows, heads], heads, false)
         }
         Op::LayerNorm { .. } | Op::GroupNorm { .. } => {
             per_channel(&[ParameterRole::Gamma, ParameterRole::Beta], input)

@@ -203,17 +203,21 @@ impl Random {
                     start: self.below(channels),
                     channels: 1 + self.below(channels),
                 },
-                _ => Op::Attention {
-                    heads: 1 + self.below(channels),
-                    causal: self.coin(),
-                    window: self.coin().then(|| self.attention_window(rank)),
-                    bias: self.coin().then(|| self.score_bias(rank)),
-                },
+                _ => self.attention(rank, channels),
             },
             _ => Op::Linear {
                 features: 1 + self.below(9),
                 bias: self.coin(),
             },
+        }
+    }
+
+    fn attention(&mut self, rank: usize, channels: usize) -> Op {
+        Op::Attention {
+            heads: 1 + self.below(channels),
+            causal: self.coin(),
+            window: self.coin().then(|| self.attention_window(rank)),
+            bias: self.coin().then(|| self.score_bias(rank)),
         }
     }
 

@@ -14,6 +14,14 @@ pub(crate) enum Axis {
         stride: usize,
         extent: usize,
     },
+    /// Some of what an index along D, H or W is made of, after a cyclic shift towards lower indices:
+    /// `(index - shift) mod extent of the tensor / stride % extent`.
+    Block {
+        dim: usize,
+        shift: usize,
+        stride: usize,
+        extent: usize,
+    },
 }
 
 /// Channels that have become blocks of positions.
@@ -64,21 +72,26 @@ impl Layout {
         Some(Self(dims.collect::<Option<_>>()?)).filter(|one| one.dims() == self.dims())
     }
 
-    /// The same elements in dims of other extents; none if an axis of space or that of samples would be cut.
+    /// The same elements in dims of other extents; none if that of samples would be cut.
     pub(crate) fn reshaped(&self, shape: Shape, samples: usize, extents: &[usize]) -> Option<Self> {
         let mut axes: Vec<Axis> = self.0.iter().flatten().rev().copied().collect();
         let mut dims = Vec::new();
         let mut others = extents;
         // An extent of 1 does not say where the only sample is, but for the first dim.
+        let mut first = Vec::new();
         if axes.last() == Some(&Axis::Sample) && extents.first() == Some(&samples) {
             axes.pop();
             dims.push(vec![Axis::Sample]);
             others = &extents[1..];
         } else if samples == 1 {
-            return None;
+            // Joined with the windows that follow in the first dim.
+            first.extend(axes.pop().filter(|axis| *axis == Axis::Sample));
+            if first.is_empty() {
+                return None;
+            }
         }
         for &extent in others {
-            let mut dim = Vec::new();
+            let mut dim = std::mem::take(&mut first);
             let mut held = 1;
             while held < extent {
                 let axis = axes.pop()?;
@@ -88,6 +101,10 @@ impl Layout {
                 };
                 let wanted = extent / held;
                 if whole > wanted {
+                    // A part of one index is none, and nothing would be left to cut.
+                    if wanted < 2 {
+                        return None;
+                    }
                     let (outer, inner) = cut(shape, axis, wanted)?;
                     axes.push(inner);
                     held *= wanted;
@@ -100,16 +117,57 @@ impl Layout {
             if held != extent {
                 return None;
             }
+            let counts_windows =
+                |axis: &Axis| matches!(axis, Axis::Sample | Axis::Space(_) | Axis::Block { .. });
+            if samples == 1 && dim.contains(&Axis::Sample) && !dim.iter().all(counts_windows) {
+                return None;
+            }
             dims.push(joined(shape, dim));
         }
         axes.is_empty().then_some(Self(dims))
+    }
+
+    /// The same elements, each `amount` indices further along a dim, from its end to its start; none where that is no
+    /// dim of space.
+    pub(crate) fn rolled(&self, shape: Shape, dim: usize, amount: i64) -> Option<Self> {
+        let mut rolled = self.clone();
+        let axes = rolled.0.get_mut(dim)?;
+        let (space, shift) = match axes[..] {
+            [] => return Some(rolled),
+            [Axis::Space(space)] => (space, 0),
+            [
+                Axis::Block {
+                    dim: space,
+                    shift,
+                    stride: 1,
+                    extent,
+                },
+            ] if extent == shape.extent[space] => (space, shift),
+            _ => return None,
+        };
+        let extent = shape.extent[space];
+        let shift = (shift as i64)
+            .checked_sub(amount)?
+            .rem_euclid(extent as i64) as usize;
+        *axes = vec![whole_block(
+            Axis::Block {
+                dim: space,
+                shift,
+                stride: 1,
+                extent,
+            },
+            extent,
+        )];
+        Some(rolled)
     }
 
     /// The extents of the dims.
     pub(crate) fn extents(&self, shape: Shape, samples: usize) -> Vec<usize> {
         let extent = |axis: &Axis| match axis {
             Axis::Sample => samples,
-            Axis::Space(_) | Axis::Channel | Axis::Part { .. } => extent_of(shape, *axis),
+            Axis::Space(_) | Axis::Channel | Axis::Part { .. } | Axis::Block { .. } => {
+                extent_of(shape, *axis)
+            }
         };
         self.0
             .iter()
@@ -246,7 +304,20 @@ pub(crate) fn extent_of(shape: Shape, axis: Axis) -> usize {
         Axis::Sample => 1,
         Axis::Space(dim) => shape.extent[dim],
         Axis::Channel => shape.channels,
-        Axis::Part { extent, .. } => extent,
+        Axis::Part { extent, .. } | Axis::Block { extent, .. } => extent,
+    }
+}
+
+/// A block that is all of its dim, unshifted, as the dim.
+fn whole_block(axis: Axis, whole: usize) -> Axis {
+    match axis {
+        Axis::Block {
+            dim,
+            shift: 0,
+            stride: 1,
+            extent,
+        } if extent == whole => Axis::Space(dim),
+        other => other,
     }
 }
 
@@ -255,7 +326,33 @@ fn cut(shape: Shape, axis: Axis, extent: usize) -> Option<(Axis, Axis)> {
     let (stride, whole) = match axis {
         Axis::Channel => (1, shape.channels),
         Axis::Part { stride, extent } => (stride, extent),
-        Axis::Sample | Axis::Space(_) => return None,
+        Axis::Space(dim) => {
+            let block = Axis::Block {
+                dim,
+                shift: 0,
+                stride: 1,
+                extent: shape.extent[dim],
+            };
+            return cut(shape, block, extent);
+        }
+        Axis::Block {
+            dim,
+            shift,
+            stride,
+            extent: whole,
+        } => {
+            let rest = whole
+                .checked_div(extent)
+                .filter(|rest| rest * extent == whole)?;
+            let block = |stride, extent| Axis::Block {
+                dim,
+                shift,
+                stride,
+                extent,
+            };
+            return Some((block(stride * rest, extent), block(stride, rest)));
+        }
+        Axis::Sample => return None,
     };
     let rest = whole
         .checked_div(extent)
@@ -290,6 +387,30 @@ fn joined(shape: Shape, axes: Vec<Axis>) -> Vec<Axis> {
                 stride: next,
                 extent: extent * inner,
             });
+        } else if let (
+            Some(Axis::Block {
+                dim,
+                shift,
+                stride,
+                extent,
+            }),
+            Axis::Block {
+                dim: other,
+                shift: same,
+                stride: next,
+                extent: inner,
+            },
+        ) = pair
+            && (dim, shift, stride) == (other, same, next * inner)
+        {
+            joined.pop();
+            let block = Axis::Block {
+                dim,
+                shift,
+                stride: next,
+                extent: extent * inner,
+            };
+            joined.push(whole_block(block, shape.extent[dim]));
         } else {
             joined.push(axis);
         }
@@ -329,7 +450,7 @@ mod tests {
         assert_eq!(flat.reshaped(SHAPE, 2, &[2, 3, 4, 6]), Some(image.clone()));
         let sequence = image.reshaped(SHAPE, 2, &[2, 3, 24]).unwrap();
         assert_eq!(sequence.axes(2), [Space(1), Space(2)]);
-        assert_eq!(image.reshaped(SHAPE, 2, &[2, 6, 12]), None);
+        assert_eq!(image.reshaped(SHAPE, 2, &[2, 5, 12]), None);
         let joined = image.reshaped(SHAPE, 2, &[6, 24]).unwrap();
         assert_eq!(joined.axes(0), [Sample, Channel]);
         assert_eq!(
@@ -409,6 +530,39 @@ mod tests {
         let features = image.reshaped(pooled, 5, &[5, 3]).unwrap();
         assert_eq!(features, Layout::features(pooled));
         assert_eq!(features.reshaped(pooled, 5, &[5, 3, 1, 1, 1]), Some(image));
+    }
+
+    #[test]
+    fn windows_are_cut_out_of_a_shifted_image_and_joined_again() {
+        let last = Layout::image(SHAPE, 2).permuted(&[0, 2, 3, 1]).unwrap();
+        let rolled = last.rolled(SHAPE, 1, -1).unwrap();
+        let rolled = rolled.rolled(SHAPE, 2, -1).unwrap();
+        for samples in [1, 5] {
+            let cut = rolled
+                .reshaped(SHAPE, samples, &[samples, 2, 2, 2, 3, 3])
+                .unwrap();
+            let block = |dim, stride, extent| Axis::Block {
+                dim,
+                shift: 1,
+                stride,
+                extent,
+            };
+            assert_eq!(cut.axes(1), [block(1, 2, 2)]);
+            let windows = cut.permuted(&[0, 1, 3, 2, 4, 5]).unwrap();
+            let windows = windows
+                .reshaped(SHAPE, samples, &[samples * 4, 6, 3])
+                .unwrap();
+            assert_eq!(windows.axes(0), [Sample, block(1, 2, 2), block(2, 3, 2)]);
+            assert_eq!(windows.axes(1), [block(1, 1, 2), block(2, 1, 3)]);
+            let back = windows
+                .reshaped(SHAPE, samples, &[samples, 2, 2, 2, 3, 3])
+                .unwrap();
+            let back = back.permuted(&[0, 1, 3, 2, 4, 5]).unwrap();
+            let back = back.reshaped(SHAPE, samples, &[samples, 4, 6, 3]).unwrap();
+            assert_eq!(back, rolled);
+            let back = back.rolled(SHAPE, 1, 1).unwrap();
+            assert_eq!(back.rolled(SHAPE, 2, 1), Some(last.clone()));
+        }
     }
 
     #[test]

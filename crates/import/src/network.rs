@@ -16,8 +16,21 @@ pub(crate) struct Network {
     pub(crate) calls: Vec<Call>,
     /// Values that the network returns.
     pub(crate) outputs: Vec<String>,
+    /// Values that do not depend on the input.
+    pub(crate) constants: BTreeMap<String, Constant>,
     /// Extents of all values.
     pub(crate) shapes: BTreeMap<String, Vec<usize>>,
+}
+
+/// A tensor of known numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Constant {
+    /// The value of the parameter whose elements these are, by their numbers.
+    pub(crate) of: Option<String>,
+    pub(crate) shape: Vec<usize>,
+    /// In row-major order.
+    pub(crate) values: Vec<f32>,
+    pub(crate) is_bool: bool,
 }
 
 /// One operation.
@@ -113,7 +126,8 @@ pub(crate) enum Operation {
     /// Two inputs: the sum of their products over the letters that the output lacks; of both and of the output one
     /// letter for each dim.
     Contraction([String; 3]),
-    /// Queries, keys and values of (..., positions, channels).
+    /// Queries, keys and values of (..., positions, channels), and a mask that is added to scores, or is true where they
+    /// count.
     Attention { causal: bool, scale: Option<f64> },
     /// Two inputs.
     Add,
@@ -149,6 +163,8 @@ pub(crate) enum Operation {
     Unbind { dim: usize },
     /// Input; the same elements in the value's extents.
     Reshape,
+    /// Input; each element this many indices further along these dims, from the end to the start.
+    Roll { amounts: Vec<(usize, i64)> },
     /// Input; dim `order[i]` becomes dim `i`.
     Permute { order: Vec<usize> },
     /// Input; as often along each dim as makes the value's extents.

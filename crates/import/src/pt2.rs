@@ -3,6 +3,7 @@
 //! Source: PyTorch, "PT2 Archive Spec" and `torch/_export/serde/schema.py`.
 
 mod attention;
+mod constants;
 mod operators;
 mod schema;
 
@@ -13,6 +14,7 @@ use crate::simplify::simplify;
 use crate::translate::translate;
 use crate::weights::{Element, Weight};
 use crate::{ImportError, Unsupported};
+use constants::Constants;
 use operators::{Arguments, tensors_of};
 use schema::{
     Argument, InputSpec, NodeJson, OutputSpec, Payload, Payloads, Program, Size, Versioned,
@@ -103,11 +105,14 @@ fn network(archive: &mut Archive) -> Result<Network, ImportError> {
     let shapes = std::mem::take(&mut network.shapes);
     let shape = |name: &str| shapes.get(name).map_or(&[][..], Vec::as_slice);
     let dtype = |name: &str| graph.tensor_values.get(name).map(|about| about.dtype);
-    for node in &graph.nodes {
-        network
-            .calls
-            .push(call(node, is_training, (&shape, &dtype), &mut memory));
-    }
+    let mut constants = Constants::default();
+    buffers(archive, &network, &dtype, &mut constants)?;
+    calls(
+        &graph.nodes,
+        (&shape, &dtype, is_training),
+        (constants, &mut memory),
+        &mut network,
+    );
     network.shapes = shapes;
     simplify(&mut network);
     for output in &network.outputs {
@@ -119,6 +124,86 @@ fn network(archive: &mut Archive) -> Result<Network, ImportError> {
         }
     }
     Ok(network)
+}
+
+/// The calls of a network but for those that are computed here, whose outputs are constants.
+fn calls<'a>(
+    nodes: &'a [NodeJson],
+    (shape, dtype, is_training): (
+        &impl Fn(&str) -> &'a [usize],
+        &impl Fn(&str) -> Option<u64>,
+        bool,
+    ),
+    (mut constants, memory): (Constants, &mut Memory),
+    network: &mut Network,
+) {
+    let last_uses = last_uses(nodes);
+    for (index, node) in nodes.iter().enumerate() {
+        let parameter = |name: &str| {
+            let is_stored = network.stored.contains_key(name);
+            is_stored.then(|| shape(name))
+        };
+        let outputs = tensors_of(node.outputs.iter());
+        let arguments = Arguments::new(node, shape, dtype);
+        if !constants.fold(&arguments, &outputs, &parameter) {
+            for name in arguments.all_tensors() {
+                if let Some(constant) = constants.get(&name) {
+                    network.constants.insert(name, constant);
+                }
+            }
+            network
+                .calls
+                .push(call(node, is_training, (shape, dtype), memory));
+        }
+        let read = arguments.all_tensors().into_iter();
+        for name in read.chain(outputs) {
+            if last_uses.get(&name).is_none_or(|&last| last <= index) {
+                constants.forget(&name);
+            }
+        }
+    }
+}
+
+/// Buffers of whole numbers or flags, such as indices: what is computed of them is known.
+fn buffers(
+    archive: &mut Archive,
+    network: &Network,
+    dtype: &impl Fn(&str) -> Option<u64>,
+    constants: &mut Constants,
+) -> Result<(), ImportError> {
+    let is_whole = |one: Element| {
+        use Element::{Bool, I8, I16, I32, I64, U8};
+        matches!(one, Bool | I8 | I16 | I32 | I64 | U8)
+    };
+    for config in [WEIGHTS, CONSTANTS] {
+        if !archive.has(config) {
+            continue;
+        }
+        let text = archive.text(config)?;
+        let payloads: Payloads = parse(config, &text)?;
+        for (value, original) in &network.stored {
+            let element = dtype(value).and_then(Element::of_schema);
+            let (Some(element), Some(payload)) = (element, payloads.config.get(original)) else {
+                continue;
+            };
+            if is_whole(element) && payload.tensor_meta.is_some() && !payload.use_pickle {
+                let found = weight(archive, original.clone(), (config, payload))?;
+                let numbers = (&found.values[..], element == Element::Bool);
+                constants.insert(value, &found.shape, numbers);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The last node that reads each tensor.
+fn last_uses(nodes: &[NodeJson]) -> BTreeMap<String, usize> {
+    let mut last = BTreeMap::new();
+    for (index, node) in nodes.iter().enumerate() {
+        let read = tensors_of(node.inputs.iter().map(|input| &input.arg));
+        last.extend(read.into_iter().map(|name| (name, index)));
+    }
+    last
 }
 
 /// Whether an argument says that a module was exported in training mode. Then another that says the opposite is meant

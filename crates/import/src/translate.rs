@@ -10,7 +10,7 @@ mod tokens;
 
 use crate::imported::{Imported, Layer, LossChoice, Options, Stored};
 use crate::layout::Layout;
-use crate::network::{Call, Network, Operation};
+use crate::network::{Call, Constant, Network, Operation};
 use crate::{ImportError, Unsupported};
 use partita_graph::{
     GraphBuilder, GraphError, Loss, NodeId, Op, ParameterId, ParameterRole, ParameterSource, Shape,
@@ -34,6 +34,8 @@ enum Value {
     Scores(Box<attention::Scores>),
     /// A parameter, repeated for each sample.
     Token(Read),
+    /// Known numbers.
+    Constant(Constant),
     /// The output of what cannot be expressed.
     Unknown,
 }
@@ -178,6 +180,9 @@ impl<'a> Translation<'a> {
                 (name.clone(), Value::Stored { value, shape })
             })
             .collect();
+        let constants = network.constants.iter();
+        let constants = constants.map(|(name, one)| (name.clone(), Value::Constant(one.clone())));
+        values.extend(constants.filter(|(name, _)| !network.stored.contains_key(name)));
         values.insert(input.clone(), Value::Tensor(Tensor { node, layout }));
         if let Some(features) = features {
             let node = builder.features("features", network.shape(features)[1])?;
@@ -247,10 +252,12 @@ impl<'a> Translation<'a> {
                 })
             }
             (Value::Tensor(tensor), Operation::Pad { sides, mode: None }) => {
+                self.check_image(tensor).ok()?;
                 let sides = self.sides(tensor, sides).ok()?;
                 Some(Value::Bordered(tensor.clone(), Border::Opposite, sides))
             }
             (Value::Tensor(tensor), Operation::PadLowest { sides }) => {
+                self.check_image(tensor).ok()?;
                 let sides = self.sides(tensor, sides).ok()?;
                 Some(Value::Bordered(tensor.clone(), Border::Lowest, sides))
             }
@@ -310,6 +317,9 @@ impl<'a> Translation<'a> {
             Some(Value::Tensor(tensor)) => Ok(tensor.clone()),
             Some(Value::Unknown) => Err(Fault::Follows),
             Some(Value::Noise(_)) => reason("it reads random numbers"),
+            Some(Value::Constant(_)) => {
+                reason("it reads numbers that do not depend on the input as a tensor")
+            }
             Some(Value::Scores(_)) => {
                 reason("it works on attention scores in a way that is not read")
             }
@@ -348,6 +358,7 @@ impl<'a> Translation<'a> {
                 | Value::Bordered(..)
                 | Value::Noise(_)
                 | Value::Scores(_)
+                | Value::Constant(_)
                 | Value::Token(_),
             )
             | None => reason("its parameters are computed, not stored"),

@@ -156,6 +156,7 @@ fn what_no_graph_computes_is_refused() {
             "refused/evaluated_norm",
             "a batch norm in evaluation mode within",
         ),
+        ("refused/masked", "a mask of attention scores is not read"),
     ] {
         let text = refusal(&fixture(name)).to_string();
         assert!(text.contains(reason), "{name}: {text}");
@@ -190,6 +191,73 @@ fn products_of_tokens_become_attention() {
     let (_folder, path) = changed("volume", &[("aten.softmax.int", "aten.relu.default")]);
     let text = refusal(&path).to_string();
     assert!(text.contains("attention scores in a way"), "{text}");
+}
+
+#[test]
+fn windows_and_terms_of_scores_become_attention() {
+    for (name, attentions, others) in [
+        (
+            "biased",
+            &[
+                "heads=2 causal=false bias=pairs",
+                "heads=4 causal=false bias=pairs",
+                "heads=4 causal=true",
+                "heads=2 causal=true",
+                "heads=2 causal=false bias=relative table=1x8",
+            ][..],
+            &[][..],
+        ),
+        (
+            "windows",
+            &[
+                "heads=2 causal=false window=2x3 bias=relative table=2x3",
+                "heads=1 causal=false window=2x3 shift=1 bias=relative table=2x3",
+                "heads=3 causal=false window=3x2 shift=1x0 bias=relative table=3",
+            ],
+            &[],
+        ),
+        (
+            "windows_volume",
+            &[
+                "heads=2 causal=false window=2x2x3 shift=1 bias=relative table=2x2x3",
+                "heads=2 causal=false window=2x3x2 bias=relative table=3",
+            ],
+            &[" = pad blocks.0.norm pad=0x0:1x0 padding=zero"],
+        ),
+    ] {
+        let found = read(&fixture(name), &Options::default()).unwrap();
+        let printed = text::print(&found.graph);
+        let keys = printed.lines().filter_map(|line| {
+            let (_, inputs) = line.split_once(" = attention ")?;
+            Some(&inputs[inputs.find("heads=")?..])
+        });
+        assert_eq!(keys.collect::<Vec<_>>(), attentions, "{printed}");
+        for other in others {
+            assert!(printed.contains(other), "{other}\n{printed}");
+        }
+        assert_eq!(text::parse(&printed).unwrap(), found.graph);
+        // Tables have their names; indices are buffers that no layer needs.
+        let weights = read_weights(&fixture(name)).unwrap();
+        let is_used = |name: &str| found.stored.iter().any(|one| one.original == name);
+        for weight in &weights {
+            assert_ne!(
+                is_used(&weight.name),
+                weight.name.ends_with("index"),
+                "{}",
+                weight.name
+            );
+        }
+    }
+    // Without a shift its mask is none of windows.
+    let (_folder, path) = changed(
+        "windows",
+        &[("-100.0", "-101.0"), ("aten.ne.Scalar", "aten.gt.Scalar")],
+    );
+    let text = refusal(&path).to_string();
+    assert!(
+        text.contains("a mask of attention scores is not read"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use partita_program::{
     Activation, Buffer, BufferId, ClassTerms, Direction, Distribution, DropoutMask, Dtype,
     ElementFunction, Kernel, KernelShape, Optimizer, PoolKind, Role, Taps, Transform, View,
 };
-use partita_space::{AttentionWindow, Bytes, ResampleRule, Resampling};
+use partita_space::{Bytes, ResampleRule, Resampling};
 use std::collections::HashSet;
 use std::mem::discriminant;
 use std::path::Path;
@@ -521,47 +521,8 @@ fn sequences() -> Vec<Kernel> {
             distribution: Distribution::replicated([2, 4, 8, 8, 16]),
             halo_low: [0; 5],
         },
-        Kernel::AttentionForward {
-            q: X,
-            k: Y,
-            v: Y,
-            y: Y,
-            heads: 4,
-            causal: true,
-            window: None,
-            bias: None,
-            table: None,
-        },
         attention([Some(X), Some(Y), Some(Y)], [true, false, false]),
         attention([None, Some(Y), None], [false, true, false]),
-        Kernel::AttentionForward {
-            q: Y,
-            k: Y,
-            v: Y,
-            y: Y,
-            heads: 4,
-            causal: false,
-            window: None,
-            bias: Some(W),
-            table: None,
-        },
-        Kernel::AttentionBackwardBias {
-            q: Y,
-            k: Y,
-            v: Y,
-            dy: Y,
-            dbias: W,
-            heads: 4,
-            causal: false,
-            window: Some(AttentionWindow {
-                extent: [4, 2, 2],
-                shift: [0, 1, 1],
-                mask: -100.0,
-            }),
-            bias: Some(W),
-            table: Some([4, 2, 3]),
-            accumulate: true,
-        },
     ]
 }
 
@@ -786,7 +747,7 @@ fn fused() -> Vec<Kernel> {
 }
 
 fn kernels() -> Vec<Kernel> {
-    let families: [fn() -> Vec<Kernel>; 17] = [
+    let families: [fn() -> Vec<Kernel>; 18] = [
         contents,
         convolutions,
         pools,
@@ -799,6 +760,7 @@ fn kernels() -> Vec<Kernel> {
         pointwise,
         products,
         sequences,
+        positions::biased_attention,
         positions::kernels,
         losses,
         updates,

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_graph::{Graph, Loss, Node, Op, ParameterRole, initial_values};
+use partita_graph::{Graph, Loss, Node, Op, ParameterRole, ScoreBias, initial_values};
 use partita_import::{ImportError, Imported, Options, Weight, read, read_weights};
 use partita_lower::Strategy;
 use partita_program::{Dtype, Optimizer};
@@ -75,9 +75,15 @@ impl Case {
         let [d, h, w, channels, features] = parameter.shape;
         let reads = |node: &&Node| node.parameters.iter().any(|id| id.0 == index);
         let node = graph.nodes.iter().find(reads).unwrap();
-        if parameter.role != ParameterRole::Weight
-            || matches!(node.op, Op::PositionEmbedding { .. })
-        {
+        let has_rows = matches!(
+            node.op,
+            Op::PositionEmbedding { .. }
+                | Op::Attention {
+                    bias: Some(ScoreBias::Relative(_)),
+                    ..
+                }
+        );
+        if parameter.role != ParameterRole::Weight || has_rows {
             return values.to_vec();
         }
         let rows = rows_of(graph, index, channels);

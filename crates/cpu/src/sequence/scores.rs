@@ -56,9 +56,9 @@ impl Added {
     #[inline(always)]
     unsafe fn add(&self, i: usize, scores: &mut [f32]) {
         if !self.bias.is_null() {
-            // SAFETY: the column has all rows.
             self.each(i, scores.len(), |j, at| {
-                scores[j] += unsafe { *self.bias.add(at) }
+                // SAFETY: the column has all rows.
+                scores[j] += unsafe { *self.bias.add(at) };
             });
         }
         if !self.parts.is_null() {
@@ -78,9 +78,9 @@ impl Added {
     /// # Safety
     /// There is position `i` of q, and no other thread accesses the column.
     pub(super) unsafe fn scatter(&self, i: usize, slopes: &[f32], column: Shared) {
-        // SAFETY: guaranteed by the caller.
-        self.each(i, slopes.len(), |j, at| unsafe {
-            *column.get().add(at) += slopes[j]
+        self.each(i, slopes.len(), |j, at| {
+            // SAFETY: guaranteed by the caller; the column has all rows.
+            unsafe { *column.get().add(at) += slopes[j] };
         });
     }
 }

@@ -34,9 +34,6 @@ fn product(base: &str, call: &Arguments<'_>) -> Translated {
 }
 
 fn attention(call: &Arguments<'_>) -> Translated {
-    if call.find("attn_mask").is_some() {
-        return Err("a mask of attention is not read".to_owned());
-    }
     if !call.has_scalar("dropout_p", 0.0)? {
         return Err("dropout of attention weights is not read; set it to 0".to_owned());
     }
@@ -50,5 +47,8 @@ fn attention(call: &Arguments<'_>) -> Translated {
             None => None,
         },
     };
-    Ok((operation, call.tensors(&["query", "key", "value"])))
+    Ok((
+        operation,
+        call.tensors(&["query", "key", "value", "attn_mask"]),
+    ))
 }

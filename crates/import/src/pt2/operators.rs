@@ -20,6 +20,9 @@ pub(super) struct Arguments<'a> {
     outputs: Vec<&'a [usize]>,
     /// Whether all tensors are of one type.
     is_one_type: bool,
+    /// The type of the first output.
+    output_type: Option<u64>,
+    is_in_place: bool,
 }
 
 impl<'a> Arguments<'a> {
@@ -38,6 +41,8 @@ impl<'a> Arguments<'a> {
             first: read.into_iter().next(),
             outputs: outputs.iter().map(|name| shape(name)).collect(),
             is_one_type: all.iter().all(|one| *one == all[0]),
+            output_type: outputs.first().and_then(|name| dtype(name)),
+            is_in_place: super::is_in_place(&node.target),
         }
     }
 
@@ -51,6 +56,28 @@ impl<'a> Arguments<'a> {
             .filter(|base| !base.is_empty())
             .unwrap_or(base);
         (base, overload)
+    }
+
+    /// Extents of the outputs.
+    pub(super) fn outputs(&self) -> &[&'a [usize]] {
+        &self.outputs
+    }
+
+    pub(super) fn output_type(&self) -> Option<u64> {
+        self.output_type
+    }
+
+    pub(super) fn is_one_type(&self) -> bool {
+        self.is_one_type
+    }
+
+    pub(super) fn is_in_place(&self) -> bool {
+        self.is_in_place
+    }
+
+    /// Names of all tensors that it reads.
+    pub(super) fn all_tensors(&self) -> Vec<String> {
+        tensors_of(self.node.inputs.iter().map(|input| &input.arg))
     }
 
     /// Dims of the first tensor.
@@ -92,7 +119,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    fn whole(&self, name: &str, default: i64) -> Result<i64, String> {
+    pub(super) fn whole(&self, name: &str, default: i64) -> Result<i64, String> {
         match self.find(name) {
             None => Ok(default),
             Some(Argument::AsInt(value)) => Ok(*value),
@@ -108,7 +135,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    fn wholes(&self, name: &str) -> Result<Option<Vec<i64>>, String> {
+    pub(super) fn wholes(&self, name: &str) -> Result<Option<Vec<i64>>, String> {
         match self.find(name) {
             None => Ok(None),
             Some(Argument::AsInts(values)) => Ok(Some(values.clone())),
@@ -135,11 +162,11 @@ impl<'a> Arguments<'a> {
     }
 
     /// The index of a dim of the input; negative ones count from the end.
-    fn dim(&self, name: &str, default: i64) -> Result<usize, String> {
+    pub(super) fn dim(&self, name: &str, default: i64) -> Result<usize, String> {
         self.index(self.whole(name, default)?)
     }
 
-    fn index(&self, dim: i64) -> Result<usize, String> {
+    pub(super) fn index(&self, dim: i64) -> Result<usize, String> {
         let count = self.input.len() as i64;
         let from_start = if dim < 0 { dim + count } else { dim };
         let is_valid = (0..count).contains(&from_start);
@@ -642,6 +669,7 @@ fn arranging(base: &str, call: &Arguments<'_>) -> Option<Translated> {
             Ok(None) | Err(_) => Err(strange("dims")),
         },
         "transpose" | "swapaxes" => transpose(call),
+        "roll" => roll(call),
         "contiguous" | "clone" | "detach" | "alias" | "lift_fresh_copy" => {
             Ok((Operation::Identity, input()))
         }
@@ -681,10 +709,27 @@ fn arranging(base: &str, call: &Arguments<'_>) -> Option<Translated> {
 }
 
 fn transpose(call: &Arguments<'_>) -> Translated {
-    let (first, second) = (call.dim("dim0", 0)?, call.dim("dim1", 1)?);
+    let names = match call.name().0 {
+        "swapaxes" => ["axis0", "axis1"],
+        _ => ["dim0", "dim1"],
+    };
+    let (first, second) = (call.dim(names[0], 0)?, call.dim(names[1], 1)?);
     let mut order: Vec<usize> = (0..call.input.len()).collect();
     order.swap(first, second);
     Ok((Operation::Permute { order }, call.only()))
+}
+
+fn roll(call: &Arguments<'_>) -> Translated {
+    let (Some(shifts), Some(dims)) = (call.wholes("shifts")?, call.wholes("dims")?) else {
+        return Err(strange("dims"));
+    };
+    if shifts.len() != dims.len() {
+        return Err("a roll of all elements in one row is not read".to_owned());
+    }
+    let dims = dims.into_iter().map(|dim| call.index(dim));
+    let dims = dims.collect::<Result<Vec<_>, _>>()?;
+    let amounts = dims.into_iter().zip(shifts).collect();
+    Ok((Operation::Roll { amounts }, call.only()))
 }
 
 fn positive_or_zero(value: i64, name: &str) -> Result<usize, String> {

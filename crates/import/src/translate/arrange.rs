@@ -21,6 +21,7 @@ impl Translation<'_> {
             &Operation::Select { dim, index } => self.select(call, dim, index)?,
             Operation::Reshape => self.reshape(call)?,
             Operation::Permute { order } => self.permute(call, order)?,
+            Operation::Roll { amounts } => self.roll(call, amounts)?,
             &Operation::Concat { dim } if self.reads_token(call) => self.prepend(call, dim)?,
             &Operation::Concat { dim } => self.concat(call, dim)?,
             &Operation::Stack { dim } => self.stack(call, dim)?,
@@ -102,6 +103,18 @@ impl Translation<'_> {
             }),
             None => reason("it names other dims than its input has"),
         }
+    }
+
+    fn roll(&self, call: &Call, amounts: &[(usize, i64)]) -> Result<Tensor, Fault> {
+        let Tensor { node, mut layout } = self.tensor(call, 0)?;
+        let shape = self.builder.shape(node);
+        for &(dim, amount) in amounts {
+            layout = match layout.rolled(shape, dim, amount) {
+                Some(layout) => layout,
+                None => return reason("only whole dims of space are rolled"),
+            };
+        }
+        Ok(Tensor { node, layout })
     }
 
     fn concat(&mut self, call: &Call, dim: usize) -> Result<Tensor, Fault> {

@@ -1,12 +1,18 @@
 //! Attention, which PyTorch writes as products of tensors.
 //!
+//! Biases and masks are added to scores; windows are blocks of positions beside which the batch counts the windows.
+//!
 //! Example: `einsum("blxd,blyd->blxy", q, k)` makes scores, which have no tensor of the graph; scaling and softmax are
 //! noted; `einsum("bhxy,bhyd->bhxd", scores, v)` becomes an attention of q, k and v.
 
-use super::{Fault, Tensor, Translation, Value, reason};
+mod terms;
+mod window;
+
+use super::{Fault, Read, Tensor, Translation, Value, reason};
 use crate::layout::{Axis, Layout, extent_of};
 use crate::network::{Call, Operation};
-use partita_graph::{Activation, Op, Shape};
+use partita_graph::{Activation, AttentionWindow, Op, ParameterRole, ScoreBias, Shape};
+use window::{is_of_space, window, with_usual_mask};
 
 /// Scores of queries and keys.
 #[derive(Clone, Debug)]
@@ -15,6 +21,10 @@ pub(super) struct Scores {
     heads: usize,
     dims: Vec<ScoreDim>,
     scale: f64,
+    window: Option<AttentionWindow>,
+    /// Masks later positions.
+    causal: bool,
+    bias: Option<(ScoreBias, Read)>,
     /// The factor that a softmax has made the keys.
     keys: Option<Count>,
 }
@@ -43,6 +53,13 @@ pub(super) type Letters = [String; 3];
 const NO_ATTENTION: &str =
     "a product of two tensors that is no attention over all positions is not read";
 
+impl Scores {
+    fn has_terms(&self) -> bool {
+        let is_masked = self.window.is_some_and(|window| window.mask != 0.0);
+        self.causal || self.bias.is_some() || is_masked
+    }
+}
+
 impl Translation<'_> {
     /// The scores that a call makes; none if it makes none.
     pub(super) fn scores(
@@ -51,10 +68,11 @@ impl Translation<'_> {
         operation: &Operation,
     ) -> Result<Option<Scores>, Fault> {
         let Some(mut scores) = self.read_scores(call, 0) else {
-            if self.read_scores(call, 1).is_some() {
+            if let Some(scores) = self.read_scores(call, 1) {
                 return match operation {
                     Operation::Contraction(_) => Ok(None),
-                    _ => reason("a mask or bias of attention scores is not read"),
+                    Operation::Add => self.with_term(call, 0, scores).map(Some),
+                    _ => reason("it works on attention scores in a way that is not read"),
                 };
             }
             let Operation::Contraction(letters) = operation else {
@@ -71,7 +89,7 @@ impl Translation<'_> {
                 return reason("dropout of attention weights is not read; set it to 0");
             }
             &Operation::Activation(Activation::Affine { scale, shift: 0.0 })
-                if scores.keys.is_none() =>
+                if scores.keys.is_none() && !scores.has_terms() =>
             {
                 scores.scale *= scale;
             }
@@ -89,9 +107,8 @@ impl Translation<'_> {
                 };
                 scores.dims = dims;
             }
-            Operation::Add | Operation::Subtract { .. } => {
-                return reason("a mask or bias of attention scores is not read");
-            }
+            Operation::Add if scores.keys.is_none() => scores = self.with_term(call, 1, scores)?,
+            Operation::Reshape => scores.dims = self.regrouped(call, &scores)?,
             _ => return reason("it works on attention scores in a way that is not read"),
         }
         Ok(Some(scores))
@@ -137,12 +154,20 @@ impl Translation<'_> {
         let (Some(heads), true) = (count, is_alike) else {
             return reason(NO_ATTENTION);
         };
-        let is_whole = |counts: Count, shape: Shape| {
+        let window = |counts: Count, shape: Shape| {
             let mut own = dims.iter().filter(|one| one.counts == counts);
-            let is_all = own.next().is_some_and(|one| one.axes == positions(shape));
-            is_all && own.next().is_none()
+            let axes = own.next().filter(|_| own.next().is_none());
+            axes.and_then(|one| window(shape, &one.axes, &batch))
         };
-        if !is_whole(Count::First, shapes[0]) || !is_whole(Count::Second, shapes[1]) {
+        let windows = [
+            window(Count::First, shapes[0]),
+            window(Count::Second, shapes[1]),
+        ];
+        let [Some(window), Some(other)] = windows else {
+            return reason(NO_ATTENTION);
+        };
+        let is_alike = window.is_none() || shapes[0].extent == shapes[1].extent;
+        if window != other || !is_alike {
             return reason(NO_ATTENTION);
         }
         Ok(Scores {
@@ -150,6 +175,9 @@ impl Translation<'_> {
             heads,
             dims,
             scale: 1.0,
+            window,
+            causal: false,
+            bias: None,
             keys: None,
         })
     }
@@ -162,7 +190,7 @@ impl Translation<'_> {
             [None, Some(scores)] => (scores, self.tensor(call, 0)?, [right, left]),
             _ => return reason(NO_ATTENTION),
         };
-        self.attend(call, &scores, &v, ([left, right, output], false))
+        self.attend(call, &scores, &v, [left, right, output])
     }
 
     /// An attention that is one call, of q, k and v of (..., positions, channels).
@@ -183,13 +211,49 @@ impl Translation<'_> {
         let of_head = channels.unwrap_or_default();
         let of_head: usize = of_head.iter().map(|&axis| extent_of(shape, axis)).product();
         scores.scale = scale.unwrap_or(1.0 / (of_head as f64).sqrt());
+        scores.causal = is_causal;
+        if call.inputs.get(3).is_some_and(Option::is_some) {
+            scores = self.with_term(call, 3, scores)?;
+        }
         scores.keys = Some(Count::Second);
-        self.attend(
-            call,
-            &scores,
-            &v,
-            ([&pairs, &k_letters, &q_letters], is_causal),
+        self.attend(call, &scores, &v, [&pairs, &k_letters, &q_letters])
+    }
+
+    /// The dims of scores in other extents, of which the last two stay.
+    fn regrouped(&self, call: &Call, scores: &Scores) -> Result<Vec<ScoreDim>, Fault> {
+        let sizes = self.output_extents(call);
+        let shape = self.shape(&scores.factors[0]);
+        let found = scores.dims.len().checked_sub(2).and_then(|count| {
+            let (batch, pairs) = scores.dims.split_at(count);
+            let (others, last) = sizes.split_at(sizes.len().checked_sub(2)?);
+            let is_kept = pairs.iter().all(|one| one.counts != Count::Batch)
+                && batch.iter().all(|one| one.counts == Count::Batch)
+                && last == &self.score_extents(scores)[count..];
+            let layout = Layout::of(batch.iter().map(|one| one.axes.clone()).collect());
+            let layout = layout
+                .reshaped(shape, self.samples, others)
+                .filter(|_| is_kept)?;
+            let dims = (0..layout.dims()).map(|dim| ScoreDim {
+                counts: Count::Batch,
+                axes: layout.axes(dim).to_vec(),
+            });
+            Some(dims.chain(pairs.iter().cloned()).collect())
+        });
+        found.map_or_else(
+            || reason("it regroups attention scores in a way that is not read"),
+            Ok,
         )
+    }
+
+    /// Extents of the dims of scores.
+    fn score_extents(&self, scores: &Scores) -> Vec<usize> {
+        let shapes = [0, 1].map(|index| self.shape(&scores.factors[index]));
+        let extent = |one: &ScoreDim| {
+            let shape = shapes[usize::from(one.counts == Count::Second)];
+            let layout = Layout::of(vec![one.axes.clone()]);
+            layout.extents(shape, self.samples)[0]
+        };
+        scores.dims.iter().map(extent).collect()
     }
 
     fn attend(
@@ -197,7 +261,7 @@ impl Translation<'_> {
         call: &Call,
         scores: &Scores,
         v: &Tensor,
-        ([left, right, output], causal): ([&String; 3], bool),
+        [left, right, output]: [&String; 3],
     ) -> Result<Tensor, Fault> {
         let Some(keys) = scores.keys else {
             return reason("a product with scores that have no softmax is not read");
@@ -248,16 +312,19 @@ impl Translation<'_> {
         }
         let op = Op::Attention {
             heads: scores.heads,
-            causal,
-            window: None,
-            bias: None,
+            causal: scores.causal,
+            window: scores.window.map(with_usual_mask),
+            bias: scores.bias.as_ref().map(|(bias, _)| *bias),
         };
+        let bias = scores.bias.as_ref();
+        let bias = bias.map(|(_, read)| (ParameterRole::Weight, Some(read.clone())));
+        let bias: Vec<_> = bias.into_iter().collect();
         let name = if call.module.is_empty() {
             "attention"
         } else {
             &call.module
         };
-        let node = self.named(name, op, &[query, k.node, v.node], &[])?;
+        let node = self.named(name, op, &[query, k.node, v.node], &bias)?;
         Ok(Tensor {
             node,
             layout: Layout::of(axes),
@@ -281,14 +348,11 @@ pub(super) fn positions(shape: Shape) -> Vec<Axis> {
     dims.map(Axis::Space).collect()
 }
 
-/// The number of heads whose channels are `inner`, where the batch is samples and heads; none where it is not so.
+/// The number of heads whose channels are `inner`, where the batch is samples, heads and windows; none where it is not so.
 fn heads(shape: Shape, batch: &[Axis], inner: &[Axis]) -> Option<usize> {
-    let outer: Vec<Axis> = batch
-        .iter()
-        .copied()
-        .filter(|axis| *axis != Axis::Sample)
-        .collect();
-    if batch.len() != outer.len() + 1 {
+    let all = || batch.iter().copied().filter(|axis| !is_of_space(axis));
+    let outer: Vec<Axis> = all().filter(|axis| *axis != Axis::Sample).collect();
+    if all().count() != outer.len() + 1 {
         return None;
     }
     let of_head: usize = inner.iter().map(|&axis| extent_of(shape, axis)).product();

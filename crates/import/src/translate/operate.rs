@@ -85,6 +85,7 @@ impl Translation<'_> {
             | Operation::Unbind { .. }
             | Operation::Reshape
             | Operation::Permute { .. }
+            | Operation::Roll { .. }
             | Operation::Repeat
             | Operation::Identity => return Ok(vec![tensor]),
         };
@@ -178,9 +179,14 @@ impl Translation<'_> {
         let Some(mode) = mode else {
             return reason("circular padding of what is no image is not read");
         };
+        if sides.iter().all(|pad| *pad == (0, 0)) {
+            return Ok(tensor.clone());
+        }
+        let is_image = tensor.layout.is_image(self.shape(tensor), self.rank);
         let (space, others) = sides.split_at(sides.len().min(self.rank));
         if let [channels, ref samples @ ..] = *others
             && mode == PadMode::Zero
+            && is_image
             && channels != (0, 0)
             && samples.iter().all(|pad| *pad == (0, 0))
         {
@@ -192,7 +198,13 @@ impl Translation<'_> {
             return self.pad_channels(call, channels, &tensor);
         }
         let sides = self.sides(tensor, sides)?;
-        self.resample(call, Resample::Pad { sides, mode }, tensor)
+        let padded = self.resample(call, Resample::Pad { sides, mode }, tensor)?;
+        Ok(if is_image {
+            padded
+        } else {
+            let layout = tensor.layout.clone();
+            Tensor { layout, ..padded }
+        })
     }
 
     pub(super) fn function(
@@ -684,19 +696,26 @@ impl Translation<'_> {
         tensor: &Tensor,
         pads: &[(usize, usize)],
     ) -> Result<[(usize, usize); 3], Fault> {
-        self.check_image(tensor)?;
         let mut sides = [(0, 0); 3];
+        let dims = tensor.layout.dims();
         for (index, &pad) in pads.iter().enumerate() {
             if pad == (0, 0) {
                 continue;
             }
-            let Some(dim) = 2usize
-                .checked_sub(index)
-                .filter(|&dim| dim >= 3 - self.rank)
-            else {
+            let dim = (dims.checked_sub(index + 1))
+                .ok_or_else(|| Fault::Reason("it pads other dims than its input has".to_owned()))?;
+            // A dim of extent 1 has no axis, and is that of an image.
+            let space = match tensor.layout.axes(dim) {
+                [Axis::Space(space)] => Some(*space),
+                [] if tensor.layout.is_image(self.shape(tensor), self.rank) => {
+                    (dim >= 2).then(|| dim + 1 - self.rank)
+                }
+                _ => None,
+            };
+            let Some(space) = space else {
                 return reason("padding of samples or channels is not read");
             };
-            sides[dim] = pad;
+            sides[space] = pad;
         }
         Ok(sides)
     }
@@ -731,13 +750,14 @@ fn rounds_alike(extent: usize, outputs: usize) -> bool {
 
 /// Whether the axes are channels, then space in order.
 fn is_flat(axes: &[Axis]) -> bool {
-    if axes.iter().any(|axis| matches!(axis, Axis::Part { .. })) {
+    let is_cut = |axis: &Axis| matches!(axis, Axis::Part { .. } | Axis::Block { .. });
+    if axes.iter().any(is_cut) {
         return false;
     }
     let order = |axis: &Axis| match axis {
         Axis::Sample => 0,
         Axis::Channel | Axis::Part { .. } => 1,
-        Axis::Space(dim) => 2 + dim,
+        Axis::Space(dim) | Axis::Block { dim, .. } => 2 + dim,
     };
     axes.first() != Some(&Axis::Sample) && axes.is_sorted_by_key(order)
 }

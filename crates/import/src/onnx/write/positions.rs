@@ -161,16 +161,7 @@ impl Writer<'_> {
 
     /// Dims are samples, heads, windows if there are any, positions and channels of a head.
     pub(super) fn attention(&mut self, node: &Node, inputs: &[Value]) -> Written {
-        let (
-            &Op::Attention {
-                heads,
-                causal,
-                window,
-                bias,
-            },
-            [q, k, v],
-        ) = (&node.op, inputs)
-        else {
+        let (&Op::Attention { heads, window, .. }, [q, k, v]) = (&node.op, inputs) else {
             return Err("it has other inputs than q, k and v".to_owned());
         };
         let named = |what: &str| format!("{}.{what}", node.name);
@@ -204,26 +195,9 @@ impl Writer<'_> {
         self.push("MatMul", &named("products"), &[&queries, &keys], Vec::new());
         let scale = (of_head as f64).sqrt().recip();
         let scale = self.constant(&named("scale"), self.element, Vec::new(), &[scale]);
-        let mut scores = named("scores");
+        let scores = named("scores");
         self.push("Mul", &scores, &[&named("products"), &scale], Vec::new());
-        let extents = [q, k].map(|one| one.shape.extent);
-        let own = extents.map(|all| window.map_or(all, |window| window.extent));
-        let counts = own.map(|extent| extent.iter().product::<usize>());
-        let mut added = Vec::new();
-        if let Some(bias) = bias {
-            added.push(self.score_bias(node, (bias, window.is_some()), counts)?);
-        }
-        if causal {
-            added.push(self.causal_mask(node, counts));
-        }
-        if let Some(window) = window.filter(|window| window.shift != [0; 3]) {
-            added.push(self.window_mask(node, &window));
-        }
-        for (number, term) in added.into_iter().enumerate() {
-            let sum = named(&format!("scores_{number}"));
-            self.push("Add", &sum, &[&scores, &term], Vec::new());
-            scores = sum;
-        }
+        let scores = self.with_terms(node, [q, k], scores)?;
         let weights = named("weights");
         self.push("Softmax", &weights, &[&scores], vec![int("axis", -1)]);
         self.push("MatMul", &named("means"), &[&weights, &values], Vec::new());
@@ -243,6 +217,44 @@ impl Writer<'_> {
         let dims = self.dims(&[node.shape.channels], node.shape);
         self.shaped("Reshape", &node.name, &whole, &dims);
         Ok(Value::of(node))
+    }
+
+    /// Scores with the bias and the masks of a node.
+    fn with_terms(
+        &mut self,
+        node: &Node,
+        [q, k]: [&Value; 2],
+        mut scores: String,
+    ) -> Result<String, String> {
+        let &Op::Attention {
+            causal,
+            window,
+            bias,
+            ..
+        } = &node.op
+        else {
+            return Ok(scores);
+        };
+        let named = |what: &str| format!("{}.{what}", node.name);
+        let extents = [q, k].map(|one| one.shape.extent);
+        let own = extents.map(|all| window.map_or(all, |window| window.extent));
+        let counts = own.map(|extent| extent.iter().product::<usize>());
+        let mut added = Vec::new();
+        if let Some(bias) = bias {
+            added.push(self.score_bias(node, (bias, window.is_some()), counts)?);
+        }
+        if causal {
+            added.push(self.causal_mask(node, counts));
+        }
+        if let Some(window) = window.filter(|window| window.shift != [0; 3]) {
+            added.push(self.window_mask(node, &window));
+        }
+        for (number, term) in added.into_iter().enumerate() {
+            let sum = named(&format!("scores_{number}"));
+            self.push("Add", &sum, &[&scores, &term], Vec::new());
+            scores = sum;
+        }
+        Ok(scores)
     }
 
     /// Numbers of the positions of each window.
