@@ -311,7 +311,9 @@ fn networks_of_others_are_equal_or_refused() {
         return;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/imported/judge.sh");
-    let status = Command::new(script).arg(env::current_exe().unwrap()).status();
+    let status = Command::new(script)
+        .arg(env::current_exe().unwrap())
+        .status();
     match status.unwrap().code() {
         // What it needs cannot be installed.
         Some(75) => partita_testkit::not_run(

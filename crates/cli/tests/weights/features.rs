@@ -23,7 +23,9 @@ loss = softmax_cross_entropy y
 fn table(case: &Case, name: &str, header: &str, row: impl Fn(usize) -> String) {
     let dataset = Dataset::open(case.path("pictures")).unwrap();
     let mut text = format!("{header}\n");
-    let samples = Split::ALL.into_iter().flat_map(|split| dataset.names(split));
+    let samples = Split::ALL
+        .into_iter()
+        .flat_map(|split| dataset.names(split));
     for (index, sample) in samples.enumerate() {
         writeln!(text, "{sample},{}", row(index)).unwrap();
     }
@@ -57,7 +59,10 @@ fn features_of_a_table_are_trained_and_predicted_with() {
     case.answer("data shapes --out pictures --images 24 --size 16 --classes 3 --validation 0.25 --test 0.25");
     run_file(case, "alone", "strategy = \"data=1\"");
     let told = case.refusal("train alone.toml --no-prediction");
-    assert!(told.contains("`tabular` reads 2 features of each sample; pictures has 0"), "{told}");
+    assert!(
+        told.contains("`tabular` reads 2 features of each sample; pictures has 0"),
+        "{told}"
+    );
     assert!(told.contains("partita data features DATASET"), "{told}");
 
     table(case, "short.csv", "sample,age", |index| index.to_string());
@@ -66,7 +71,10 @@ fn features_of_a_table_are_trained_and_predicted_with() {
     fs::write(case.path("short.csv"), kept).unwrap();
     let told = case.refusal("data features pictures --table short.csv");
     let sample = last.split(',').next().unwrap();
-    assert!(told.contains(&format!("no row for the sample `{sample}`")), "{told}");
+    assert!(
+        told.contains(&format!("no row for the sample `{sample}`")),
+        "{told}"
+    );
 
     let row = |index: usize| format!("{},{},{}", index % 3, index % 5, (index % 4) as f64 / 4.0);
     table(case, "table.csv", "sample,weight,other,age", row);
@@ -76,11 +84,23 @@ fn features_of_a_table_are_trained_and_predicted_with() {
     assert_eq!(found["features"], serde_json::json!(["age", "weight"]));
 
     let alone = case.json("train alone.toml --no-prediction --json");
-    for (name, strategy, ranks) in [("halves", "data=2", 2), ("quarters", "height=2,width=2", 4), ("stages", "stages=[..p1: 1|f1..: 1],micro=2", 2)] {
-        run_file(case, name, &format!("strategy = \"{strategy}\"\nranks = {ranks}"));
+    for (name, strategy, ranks) in [
+        ("halves", "data=2", 2),
+        ("quarters", "height=2,width=2", 4),
+        ("stages", "stages=[..p1: 1|f1..: 1],micro=2", 2),
+    ] {
+        run_file(
+            case,
+            name,
+            &format!("strategy = \"{strategy}\"\nranks = {ranks}"),
+        );
         let trained = case.json(&format!("train {name}.toml --no-prediction --json"));
-        let [own, other] = [&alone, &trained].map(|it| it["epochs"][1]["validation"]["loss"].as_f64().unwrap());
-        assert!((own - other).abs() < 1e-5, "{strategy}: {other} instead of {own}");
+        let [own, other] =
+            [&alone, &trained].map(|it| it["epochs"][1]["validation"]["loss"].as_f64().unwrap());
+        assert!(
+            (own - other).abs() < 1e-5,
+            "{strategy}: {other} instead of {own}"
+        );
     }
     let own = loss(&case.json("evaluate alone.toml --json"));
     assert_eq!(Some(own), alone["epochs"][1]["validation"]["loss"].as_f64());
@@ -91,13 +111,18 @@ fn features_of_a_table_are_trained_and_predicted_with() {
     // In another order of the columns they are read by name.
     case.answer("data features pictures --table table.csv --columns weight,age");
     let (text, found) = said(case, "evaluate alone.toml --json");
-    assert!(text.contains("in the order of the weights, by name: age, weight"), "{text}");
+    assert!(
+        text.contains("in the order of the weights, by name: age, weight"),
+        "{text}"
+    );
     assert_eq!(loss(&found), own);
     // Others are refused, and other values are other results.
     case.answer("data features pictures --table table.csv --columns weight,other");
     let told = case.refusal("evaluate alone.toml");
     assert!(told.contains("features weight, other"), "{told}");
-    table(case, "more.csv", "sample,age,weight", |index| format!("{index},1"));
+    table(case, "more.csv", "sample,age,weight", |index| {
+        format!("{index},1")
+    });
     case.answer("data features pictures --table more.csv");
     assert_ne!(loss(&case.json("evaluate alone.toml --json")), own);
 }

@@ -136,7 +136,9 @@ impl Translation<'_> {
             one.layout.with_channels(dim, 1) == plain && self.shape(one).extent == extent
         };
         if dim >= first.layout.dims() || !tensors.iter().all(is_channels) {
-            return reason("only channels are concatenated; a flattened image goes through a pooling to one position, or a linear layer, before");
+            return reason(
+                "only channels are concatenated; a flattened image goes through a pooling to one position, or a linear layer, before",
+            );
         }
         if !tensors.iter().all(is_alike) {
             return reason("its inputs have different extents or orders of dims");
