@@ -10,6 +10,7 @@ mod convert;
 mod dataset;
 mod disk;
 mod external;
+mod feature_table;
 mod features;
 mod files;
 mod grid;
@@ -40,7 +41,7 @@ pub use convert::{
 };
 pub use dataset::Dataset;
 pub use external::external_note;
-pub use features::{WrittenFeatures, write_features};
+pub use feature_table::{WrittenFeatures, write_features};
 pub use index::{FORMAT_VERSION, INDEX_FILE, Kind};
 pub use inspect::{
     ArraySummary, ClassSummary, DatasetSummary, FileArray, FileSummary, Inspected, SplitSummary,

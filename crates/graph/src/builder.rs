@@ -4,6 +4,7 @@ use crate::constant::{check_constant, constant_initialization, shuffle};
 use crate::infer::{check_initialization, check_input, infer, list};
 use crate::parameter_shapes::parameter_shapes;
 use crate::sizes::{Totals, check_padded_volume, check_parameter_volume, product};
+use crate::unused::unused;
 use crate::{
     Activation, Convolution, DropoutMask, Graph, GraphError, Loss, Node, NodeId, Op, Parameter,
     ParameterId, ParameterRole, ParameterSource, Pool, PreluSlopes, Resample, Shape,
@@ -22,7 +23,7 @@ const GRAPH_NAME_ALSO: &str = "_-./@+";
 /// A call that fails leaves the builder as it was.
 #[derive(Clone, Debug)]
 pub struct GraphBuilder {
-    graph: Graph,
+    pub(crate) graph: Graph,
     ids: HashMap<String, NodeId>,
     totals: Totals,
     parameter_ids: HashMap<String, ParameterId>,
@@ -421,7 +422,7 @@ impl GraphBuilder {
 
     /// The graph, when it ends with a loss and every other node is read or an auxiliary loss.
     pub fn build(self) -> Result<Graph, GraphError> {
-        let unused = self.unused().into_iter().next();
+        let unused = unused(&self.graph).into_iter().next();
         let graph = self.graph;
         let Some(last) = graph.nodes.last() else {
             return Err(GraphError::NoInput { node: graph.name });
@@ -439,25 +440,6 @@ impl GraphBuilder {
             check_padded_volume(&node.name, volume)?;
         }
         Ok(graph)
-    }
-
-    /// The nodes so far that nothing reads, without the last one and losses, and what [`build`](Self::build) says of each.
-    pub(crate) fn unused(&self) -> Vec<(NodeId, GraphError)> {
-        let nodes = &self.graph.nodes;
-        let mut is_read = vec![false; nodes.len()];
-        for node in nodes {
-            node.inputs.iter().for_each(|input| is_read[input.0] = true);
-        }
-        let pairs = nodes.windows(2).enumerate();
-        let unused = pairs.filter(|(i, pair)| !is_read[*i] && pair[0].op.loss().is_none());
-        let refused = |(i, pair): (usize, &[Node])| {
-            let error = GraphError::Unused {
-                node: pair[0].name.clone(),
-                nearest: pair[1].name.clone(),
-            };
-            (NodeId(i), error)
-        };
-        unused.map(refused).collect()
     }
 
     /// The node of this name.

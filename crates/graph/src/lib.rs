@@ -36,6 +36,7 @@ mod shape;
 mod sizes;
 mod span;
 pub mod text;
+mod unused;
 mod walk;
 pub mod zoo;
 

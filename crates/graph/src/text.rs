@@ -66,14 +66,14 @@
 //! and `he_normal_fan_out`. A norm with `affine=false` has no gamma and beta, a `layer_norm` with `bias=false` no
 //! beta.
 
-mod faults;
 mod loss;
 mod parse;
 mod print;
+mod read;
 mod synonym;
 mod values;
 
 pub use crate::error::TextError;
 pub use loss::parse_loss;
-pub use parse::parse;
 pub use print::print;
+pub use read::parse;

@@ -446,11 +446,7 @@ fn data_record(run: &Run, (graph, dataset, preprocessing): offload::Samples<'_>)
         targets: target_record(graph, dataset),
         voxels: dataset.voxel_record(Split::Train),
         channels: dataset.channels(),
-        features: if check::features(graph) > 0 {
-            dataset.features().to_vec()
-        } else {
-            Vec::new()
-        },
+        features: check::feature_names(graph, dataset),
         class_weights: graph.inverse_frequency().unwrap_or_default().to_vec(),
     }
 }

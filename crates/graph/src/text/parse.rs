@@ -1,7 +1,6 @@
 //! Reads the text form of a model.
 
 use super::TextError;
-use super::faults::Reader;
 use super::loss;
 use super::synonym;
 use super::values::{Attributes, Padding, initialization_key};
@@ -9,9 +8,8 @@ use crate::constant::shuffle;
 use crate::infer::list;
 use crate::keyword::Keyword;
 use crate::{
-    Activation, Convolution, Graph, GraphBuilder, GraphError, Loss, NodeId, Op, PadMode,
-    ParameterRole, ParameterSource, Pool, PoolKind, Resample, ScoreBias, Shape,
-    TransposedConvolution,
+    Activation, Convolution, GraphBuilder, GraphError, Loss, NodeId, Op, PadMode, ParameterRole,
+    ParameterSource, Pool, PoolKind, Resample, ScoreBias, Shape, TransposedConvolution,
 };
 use partita_space::{AttentionWindow, Window};
 
@@ -25,62 +23,7 @@ const ONE: Shape = Shape {
 
 type Sources = Vec<(ParameterRole, ParameterSource)>;
 
-/// Reads a model from its text form, see the module.
-///
-/// Errors: all faulty lines, what was asked, what is possible and the nearest of it.
-pub fn parse(text: &str) -> Result<Graph, TextError> {
-    let mut lines = text.lines().enumerate().filter_map(|(i, line)| {
-        let line = line.split_once('#').map_or(line, |(before, _)| before);
-        let words: Vec<&str> = line.split_whitespace().collect();
-        (!words.is_empty()).then_some((i + 1, words))
-    });
-    let (line, words) = lines.next().unwrap_or((1, Vec::new()));
-    let (builder, fault) = parse_model(line, &words);
-    let mut reader = Reader::new(builder, fault.into_iter().collect(), line);
-    for (line, words) in lines {
-        if !reader.read(line, &words) {
-            break;
-        }
-    }
-    let Reader {
-        builder,
-        mut faults,
-        places,
-        ..
-    } = reader;
-    let unused = builder.unused();
-    let last = places[places.len() - 1];
-    match builder.build() {
-        _ if !faults.is_empty() => {}
-        Ok(graph) => return Ok(graph),
-        Err(GraphError::Unused { .. }) => {
-            let each = unused.into_iter();
-            faults.extend(each.map(|(NodeId(id), error)| refuse(places[id + 1], error)));
-        }
-        Err(error) => faults.push(refuse(last, error)),
-    }
-    Err(TextError::of(faults))
-}
-
-/// The builder, and what is wrong with the line. A model of which that is all has another name.
-fn parse_model(line: usize, words: &[&str]) -> (GraphBuilder, Option<TextError>) {
-    let misplaced = |nearest: String| TextError::Model {
-        line,
-        asked: words.join(" "),
-        nearest,
-    };
-    let fault = match words {
-        ["model", name] => match GraphBuilder::new(name) {
-            Ok(builder) => return (builder, None),
-            Err(error) => refuse(line, error),
-        },
-        ["model", first, ..] => misplaced(format!("model {first}")),
-        _ => misplaced("model unnamed".to_owned()),
-    };
-    (GraphBuilder::unnamed(), Some(fault))
-}
-
-fn refuse(line: usize, error: GraphError) -> TextError {
+pub(super) fn refuse(line: usize, error: GraphError) -> TextError {
     let error = Box::new(error);
     TextError::Graph { line, error }
 }

@@ -87,6 +87,14 @@ pub fn features(graph: &Graph) -> usize {
     node.map_or(0, |node| node.shape.channels)
 }
 
+/// Names of the features that a model reads of a dataset; none where it reads none.
+pub fn feature_names(graph: &Graph, dataset: &Dataset) -> Vec<String> {
+    match features(graph) {
+        0 => Vec::new(),
+        _ => dataset.features().to_vec(),
+    }
+}
+
 /// How a step `one_hot` gave samples their channels, and with what they would have those that a model reads.
 fn one_hot(run: &Run, reads: usize, classes: usize) -> (String, String) {
     let made = format!(", which `transform` with {{one_hot = {classes}}} makes");

@@ -1,11 +1,12 @@
-//! What is wrong with a text, of all its lines.
+//! Reads the text form of a model line by line, and tells all that is wrong with it.
 //!
 //! A line that reads a faulty one, or shares its parameters, may fail only because of that: of such a line only the words
 //! and values are checked.
 
 use super::TextError;
-use super::parse::{check_values, parse_line};
-use crate::{GraphBuilder, NodeId};
+use super::parse::{check_values, parse_line, refuse};
+use crate::unused::unused;
+use crate::{Graph, GraphBuilder, GraphError, NodeId};
 use std::collections::HashSet;
 
 /// Most faults that are told of one line.
@@ -13,19 +14,74 @@ const FAULTS_PER_LINE: usize = 16;
 /// Faults after which no more lines are read.
 const FAULTS_MAX: usize = 1000;
 
+/// Reads a model from its text form, see the module.
+///
+/// Errors: all faulty lines, what was asked, what is possible and the nearest of it.
+pub fn parse(text: &str) -> Result<Graph, TextError> {
+    let mut lines = text.lines().enumerate().filter_map(|(i, line)| {
+        let line = line.split_once('#').map_or(line, |(before, _)| before);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (!words.is_empty()).then_some((i + 1, words))
+    });
+    let (line, words) = lines.next().unwrap_or((1, Vec::new()));
+    let (builder, fault) = parse_model(line, &words);
+    let mut reader = Reader::new(builder, fault.into_iter().collect(), line);
+    for (line, words) in lines {
+        if !reader.read(line, &words) {
+            break;
+        }
+    }
+    let Reader {
+        builder,
+        mut faults,
+        places,
+        ..
+    } = reader;
+    let unused = unused(&builder.graph);
+    let last = places[places.len() - 1];
+    match builder.build() {
+        _ if !faults.is_empty() => {}
+        Ok(graph) => return Ok(graph),
+        Err(GraphError::Unused { .. }) => {
+            let each = unused.into_iter();
+            faults.extend(each.map(|(NodeId(id), error)| refuse(places[id + 1], error)));
+        }
+        Err(error) => faults.push(refuse(last, error)),
+    }
+    Err(TextError::of(faults))
+}
+
+/// The builder, and what is wrong with the line. A model of which that is all has another name.
+fn parse_model(line: usize, words: &[&str]) -> (GraphBuilder, Option<TextError>) {
+    let misplaced = |nearest: String| TextError::Model {
+        line,
+        asked: words.join(" "),
+        nearest,
+    };
+    let fault = match words {
+        ["model", name] => match GraphBuilder::new(name) {
+            Ok(builder) => return (builder, None),
+            Err(error) => refuse(line, error),
+        },
+        ["model", first, ..] => misplaced(format!("model {first}")),
+        _ => misplaced("model unnamed".to_owned()),
+    };
+    (GraphBuilder::unnamed(), Some(fault))
+}
+
 /// Reads lines into a builder, and goes on after a faulty one.
-pub(super) struct Reader {
-    pub(super) builder: GraphBuilder,
-    pub(super) faults: Vec<TextError>,
+struct Reader {
+    builder: GraphBuilder,
+    faults: Vec<TextError>,
     /// The line of each node, after that of the model.
-    pub(super) places: Vec<usize>,
+    places: Vec<usize>,
     /// Names of lines that are faulty, or read one that is.
     doubtful: HashSet<String>,
 }
 
 impl Reader {
     /// With what the first line says.
-    pub(super) fn new(builder: GraphBuilder, faults: Vec<TextError>, line: usize) -> Self {
+    fn new(builder: GraphBuilder, faults: Vec<TextError>, line: usize) -> Self {
         Self {
             builder,
             faults,
@@ -36,7 +92,7 @@ impl Reader {
 
     /// Reads a line. False if those after it are not to be read: the spatial dims of the model are not known, or there are
     /// too many faults.
-    pub(super) fn read(&mut self, line: usize, words: &[&str]) -> bool {
+    fn read(&mut self, line: usize, words: &[&str]) -> bool {
         let mut rest = words.iter().skip(3);
         if rest.any(|word| self.is_doubtful(word)) {
             self.check_words(line, words, None);

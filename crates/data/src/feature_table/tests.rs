@@ -1,3 +1,5 @@
+//! Tables of features.
+
 use super::*;
 
 fn table(text: &str) -> tempfile::NamedTempFile {
