@@ -8,7 +8,6 @@
 #[cfg(test)]
 mod tests;
 
-use crate::candidates::SPATIAL;
 use crate::layers::{LayersError, middle_rank, of_one_rank};
 use crate::need::{Need, need};
 use crate::plan::{PlanError, Refusal, Rejection};
@@ -38,8 +37,6 @@ const TASKS: usize = 700_000;
 /// Sets of blocks of a small network that are lowered to improve on one, and those of a size that grow on.
 const SETS: usize = 800;
 const SETS_GROWN: usize = 10;
-/// Most ranks that share out training state, of candidates that split space, if any candidate fits.
-const SHARING_MAX: usize = 1024;
 /// The search for blocks ends within this part of all activations.
 const NEAR: f64 = 0.02;
 
@@ -325,10 +322,7 @@ impl Ranking<'_, '_> {
         let is_alone = base.extent(Axis::Data) == 1 && !base.stages.iter().any(splits);
         let may_shard =
             base.ranks() > 1 && base.schedule.replicas() == 1 && !(has_stages && is_alone);
-        // Each rank in space then updates another share, so that all are classes of their own.
-        let is_split = SPATIAL.iter().any(|&axis| base.extent(axis) > 1);
-        let has_many = is_split && base.ranks() > SHARING_MAX && self.best.is_some();
-        let is_more = |shard: &Shard| *shard > base.shard && may_shard && !has_many;
+        let is_more = |shard: &Shard| *shard > base.shard && may_shard;
         let more = Shard::ALL.into_iter().filter(is_more);
         [base.shard].into_iter().chain(more).collect()
     }
