@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::dataset::Dataset;
 use crate::index::{INDEX_FILE, Index};
 use crate::split::Split;
-use crate::target_record::{key, same_names};
+use crate::target_record::key;
 
 /// Most features of a sample.
 const FEATURES_MAX: usize = 4096;
@@ -42,6 +42,11 @@ impl Dataset {
         Ok(row)
     }
 
+    /// The features of its index as a text; empty where a source has them.
+    pub fn stored_features(&self) -> String {
+        format!("{:?}", self.inner().features.rows)
+    }
+
     fn bad_features(&self, (split, sample): (Split, usize), found: String) -> DataError {
         DataError::BadValue {
             what: "features of a sample",
@@ -58,10 +63,16 @@ impl Dataset {
     /// Errors: `OtherTargets` for names that do not match.
     pub fn in_feature_order(self, names: &[String]) -> Result<(Self, Option<String>), DataError> {
         let own = self.features();
-        if own.is_empty() || names.is_empty() || same_names(own, names) {
+        if own.is_empty() || names.is_empty() || own == names {
             return Ok((self, None));
         }
-        let place = |name: &String| own.iter().position(|other| key(other) == key(name));
+        // A name in other case counts where no other column has it.
+        let exact = |name: &String| own.iter().position(|other| other == name);
+        let alike = |name: &String| {
+            let mut places = (0..own.len()).filter(|&at| key(&own[at]) == key(name));
+            places.next().filter(|_| places.next().is_none())
+        };
+        let place = |name: &String| exact(name).or_else(|| alike(name));
         let places: Option<Vec<usize>> = names.iter().map(place).collect();
         let Some(places) = places else {
             return Err(DataError::OtherTargets {
@@ -73,6 +84,9 @@ impl Dataset {
                          `partita data features`",
             });
         };
+        if places.iter().copied().eq(0..own.len()) {
+            return Ok((self, None));
+        }
         let text = format!(
             "features of {} are read in the order of the weights, by name: {}",
             self.path().display(),
@@ -139,7 +153,7 @@ pub fn write_features(
     })
 }
 
-fn unlisted(table: &Path, sample: &str, left: &HashMap<String, Vec<f32>>) -> DataError {
+fn unlisted(table: &Path, sample: &str, left: &Rows) -> DataError {
     let near = nearest(sample, left.keys().map(String::as_str));
     let near = near.map_or_else(String::new, |near| {
         format!("; the nearest name there is `{near}`")
@@ -160,11 +174,11 @@ fn bad_table(table: &Path, found: &str, expected: &str) -> DataError {
     }
 }
 
-/// Names of the features, and the row of each sample.
-fn read_table(
-    table: &Path,
-    columns: &[String],
-) -> Result<(Vec<String>, HashMap<String, Vec<f32>>), DataError> {
+/// The row of each sample, by its name.
+type Rows = HashMap<String, Vec<f32>>;
+
+/// Names of the features, and their rows.
+fn read_table(table: &Path, columns: &[String]) -> Result<(Vec<String>, Rows), DataError> {
     let unreadable =
         |reason: String| bad_table(table, &reason, "a table of comma-separated values");
     let text = read_text(table).map_err(|error| unreadable(error.to_string()))?;
@@ -227,6 +241,10 @@ fn places(table: &Path, all: &[&str], columns: &[String]) -> Result<Vec<usize>, 
         [] => (0..all.len()).collect(),
         columns => columns.iter().map(place).collect::<Result<_, _>>()?,
     };
+    if let Some(at) = (1..found.len()).find(|&at| found[..at].contains(&found[at])) {
+        let text = format!("`{}` twice among the columns", all[found[at]]);
+        return Err(bad_table(table, &text, "each column once"));
+    }
     if !(1..=FEATURES_MAX).contains(&found.len()) {
         let text = format!("{} columns of features", found.len());
         return Err(bad_table(

@@ -312,6 +312,14 @@ impl Index {
     fn features_fault(&self) -> Option<(String, String)> {
         let names = self.features.as_deref().unwrap_or_default();
         let is_empty = self.features.as_ref().is_some_and(Vec::is_empty);
+        let is_repeated =
+            |(at, name): (usize, &String)| name.is_empty() || names[..at].contains(name);
+        if names.iter().enumerate().any(is_repeated) {
+            return Some((
+                format!("features = {names:?}"),
+                "a name of its own for each feature".to_owned(),
+            ));
+        }
         let is_row =
             |row: &Vec<f32>| row.len() == names.len() && row.iter().all(|value| value.is_finite());
         let is_faulty = |split: &Split| {

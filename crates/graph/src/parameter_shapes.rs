@@ -41,13 +41,8 @@ fn of_input(op: &Op, input: Shape) -> Vec<(ParameterRole, [usize; 5])> {
             groups,
             bias,
         }) => {
-            let weight = [
-                d.kernel,
-                h.kernel,
-                w.kernel,
-                filters / groups,
-                input.channels,
-            ];
+            let taps = [d, h, w].map(|window| window.kernel);
+            let weight = [taps[0], taps[1], taps[2], filters / groups, input.channels];
             weight_and_bias(weight, *filters, *bias)
         }
         &Op::Linear { features, bias } => {

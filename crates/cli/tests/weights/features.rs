@@ -80,8 +80,8 @@ fn features_of_a_table_are_trained_and_predicted_with() {
     table(case, "table.csv", "sample,weight,other,age", row);
     let text = case.answer("data features pictures --table table.csv --columns age,weight");
     assert_eq!(text, "24 samples have the features age, weight\n");
-    let found = case.json("data inspect pictures --json");
-    assert_eq!(found["features"], serde_json::json!(["age", "weight"]));
+    let found = &case.json("data inspect pictures --json")["features"];
+    assert_eq!(*found, serde_json::json!(["age", "weight"]));
 
     let alone = case.json("train alone.toml --no-prediction --json");
     for (name, strategy, ranks) in [
@@ -116,6 +116,11 @@ fn features_of_a_table_are_trained_and_predicted_with() {
         "{text}"
     );
     assert_eq!(loss(&found), own);
+    // Names that differ in case are those of different columns.
+    let row = |index: usize| format!("9,{},{}", index % 3, (index % 4) as f64 / 4.0);
+    table(case, "case.csv", "sample,Age,weight,age", row);
+    case.answer("data features pictures --table case.csv");
+    assert_eq!(loss(&case.json("evaluate alone.toml --json")), own);
     // Others are refused, and other values are other results.
     case.answer("data features pictures --table table.csv --columns weight,other");
     let told = case.refusal("evaluate alone.toml");

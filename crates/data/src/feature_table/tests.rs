@@ -39,6 +39,7 @@ fn tables_that_are_none_are_refused() {
         ("", &[], "0 columns of features"),
         ("case,age\na,1,2\n", &[], "line: 2"),
         ("case,age\na,1\n", &["size"], "no column `size`"),
+        ("case,age\na,1\n", &["age", "age"], "`age` twice"),
     ] {
         let error = refusal(text, columns);
         assert!(error.contains(told), "{told} is not in {error}");

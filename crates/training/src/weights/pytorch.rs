@@ -10,7 +10,7 @@
 //! | vectors | (1, 1, 1, 1, F) | (F) |
 //!
 //! A flatten numbers features (D, H, W, C) here and (C, D, H, W) in PyTorch, which permutes the columns of the linear
-//! layer that reads them.
+//! layer that reads them, alone or joined with others by a concatenation.
 //! Source: PyTorch's documentation of `torch.nn.Conv3d`, `ConvTranspose3d`, `Linear`, `Embedding`, `BatchNorm3d`
 //! and `flatten`, section "Variables" each.
 
@@ -39,10 +39,17 @@ pub struct Names {
 }
 
 /// How a parameter is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Use {
     kind: UseKind,
-    /// The flattened shape whose features the parameter is indexed by.
+    /// What it is indexed by; empty where its order is PyTorch's.
+    order: Vec<Part>,
+}
+
+/// Features beside each other, and the flattened shape that numbers them otherwise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Part {
+    features: usize,
     flattened: Option<Shape>,
 }
 
@@ -62,14 +69,15 @@ impl Layout {
         let mut uses = BTreeMap::new();
         let mut aliases: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for node in &graph.nodes {
-            let order = node.inputs.first().and_then(|input| orders[input.0]);
+            let order = node.inputs.first().map(|input| &orders[input.0]);
+            let order = order.map_or(&[][..], Vec::as_slice);
             for &id in &node.parameters {
                 let parameter = graph.parameter(id);
                 let own = use_of(node, parameter, order);
-                let first = *uses.entry(parameter.name.clone()).or_insert(own);
+                let first = uses.entry(parameter.name.clone()).or_insert(own.clone());
                 // A layer that reads the tensor in another order has no copy of it in PyTorch.
                 if parameter.name != format!("{}.{}", node.name, parameter.role.name())
-                    && first == own
+                    && *first == own
                 {
                     let name = format!("{}.{}", node.name, state_dict_role(parameter.role));
                     aliases
@@ -186,7 +194,7 @@ const COUNTER: &str = ".num_batches_tracked";
 
 impl Names {
     fn use_of(&self, parameter: &Parameter) -> Use {
-        self.uses.get(&*parameter.name).copied().unwrap_or_default()
+        self.uses.get(&*parameter.name).cloned().unwrap_or_default()
     }
 
     /// Position in PyTorch's tensor of each element, in Partita's order.
@@ -201,9 +209,9 @@ impl Names {
                 for f in 0..filters {
                     places.push(match found.kind {
                         UseKind::Kernel => (f * channels + c) * taps + there,
-                        UseKind::Matrix => f * channels + self.feature(found.flattened, c),
+                        UseKind::Matrix => f * channels + self.feature(&found.order, c),
                         UseKind::Rows => c * filters + f,
-                        UseKind::Vector => self.feature(found.flattened, f),
+                        UseKind::Vector => self.feature(&found.order, f),
                     });
                 }
             }
@@ -211,9 +219,21 @@ impl Names {
         places
     }
 
-    /// PyTorch's number of a feature of a flatten, from Partita's.
-    fn feature(&self, flattened: Option<Shape>, at: usize) -> usize {
-        match flattened {
+    /// PyTorch's number of a feature, from Partita's.
+    fn feature(&self, order: &[Part], at: usize) -> usize {
+        let mut first = 0;
+        for part in order {
+            if at < first + part.features {
+                return first + self.flattened(part.flattened, at - first);
+            }
+            first += part.features;
+        }
+        at
+    }
+
+    /// The same within a part.
+    fn flattened(&self, shape: Option<Shape>, at: usize) -> usize {
+        match shape {
             None => at,
             Some(shape) => {
                 let positions: usize = shape.extent.iter().product();
@@ -232,7 +252,7 @@ impl Names {
     }
 }
 
-fn use_of(node: &Node, parameter: &Parameter, order: Option<Shape>) -> Use {
+fn use_of(node: &Node, parameter: &Parameter, order: &[Part]) -> Use {
     let kind = match (parameter.role, &node.op) {
         (
             ParameterRole::Weight,
@@ -250,19 +270,38 @@ fn use_of(node: &Node, parameter: &Parameter, order: Option<Shape>) -> Use {
         _ => UseKind::Vector,
     };
     // The bias of a layer belongs to its outputs, all others to its inputs.
-    let flattened = order.filter(|_| parameter.role != ParameterRole::Bias);
-    Use { kind, flattened }
+    let order = match parameter.role {
+        ParameterRole::Bias => Vec::new(),
+        _ => order.to_vec(),
+    };
+    Use { kind, order }
 }
 
-/// For each node whose channels are the features of a flatten, the flattened shape.
-fn feature_orders(graph: &Graph) -> Vec<Option<Shape>> {
-    let mut orders: Vec<Option<Shape>> = Vec::with_capacity(graph.nodes.len());
+/// For each node the order of its channels, where they are features of a flatten, or some of them are.
+fn feature_orders(graph: &Graph) -> Vec<Vec<Part>> {
+    let mut orders: Vec<Vec<Part>> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
         let input = node.inputs.first().map(|&NodeId(input)| input);
+        let whole = |id: usize, flattened: Option<Shape>| Part {
+            features: graph.nodes[id].shape.volume(),
+            flattened,
+        };
         let order = match (&node.op, input) {
-            (Op::Flatten, Some(input)) => orders[input].or(Some(graph.nodes[input].shape)),
-            (op, Some(input)) if keeps_channels(op) => orders[input],
-            _ => None,
+            (Op::Flatten, Some(input)) if orders[input].is_empty() => {
+                vec![whole(input, Some(graph.nodes[input].shape))]
+            }
+            (Op::Concat, _) if node.inputs.iter().any(|id| !orders[id.0].is_empty()) => {
+                let parts = node
+                    .inputs
+                    .iter()
+                    .map(|&NodeId(id)| match orders[id].as_slice() {
+                        [] => vec![whole(id, None)],
+                        parts => parts.to_vec(),
+                    });
+                parts.flatten().collect()
+            }
+            (op, Some(input)) if keeps_channels(op) || *op == Op::Flatten => orders[input].clone(),
+            _ => Vec::new(),
         };
         orders.push(order);
     }

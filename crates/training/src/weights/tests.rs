@@ -89,6 +89,20 @@ fn a_linear_layer_after_a_flatten_has_its_columns_reordered() {
 }
 
 #[test]
+fn a_flatten_among_other_features_has_its_columns_reordered() {
+    let model = "model joined\ninput x channels=2 extent=1x3\ninput t features=2\nf = flatten x\n\
+                 h = linear t features=1\nk = concat t f h\na = relu k\nfc = linear a features=1\nloss = mse fc\n";
+    let graph = text::parse(model).unwrap();
+    let layout = Layout::pytorch(&graph);
+    let mut parameters = graph.parameters.iter();
+    let weight = parameters.find(|one| one.name == "fc.weight").unwrap();
+    let here: Vec<usize> = (0..9).collect();
+    let there = layout.to_file(weight, &here);
+    assert_eq!(there, [0, 1, 2, 4, 6, 3, 5, 7, 8]);
+    assert_eq!(layout.to_partita(weight, &there), here);
+}
+
+#[test]
 fn kernels_have_filters_first() {
     let model = "model two\ninput x channels=2 extent=4x4\n\
                  c = conv x filters=3 kernel=3 pad=1 bias=true\n\

@@ -22,6 +22,9 @@ pub fn of_samples(run: &Run, graph: &Graph, dataset: &Dataset) -> Vec<SharedSett
         Split::ALL.map(|split| dataset.universes(split)),
         dataset.spec()
     );
+    let mut features = dataset.features().to_vec();
+    // Weights may read them in another order.
+    features.sort();
     vec![
         SharedSetting::new("the version", env!("CARGO_PKG_VERSION")),
         SharedSetting::new(
@@ -34,7 +37,7 @@ pub fn of_samples(run: &Run, graph: &Graph, dataset: &Dataset) -> Vec<SharedSett
         SharedSetting::new("`data` (labels)", format_args!("{:?}", dataset.labels())),
         SharedSetting::new(
             "`data` (features)",
-            format_args!("{:?}", dataset.features()),
+            format_args!("{features:?}, {}", digest(&dataset.stored_features())),
         ),
         SharedSetting::new("`data` (digest of its index)", digest(&contents)),
         SharedSetting::new("`transform` or `augmentation`", run.samples.text()),
