@@ -56,7 +56,7 @@ fn measurements_without_memory_end_with_what_was_asked_for() {
     let text = fs::read_to_string(case.run_file("run.toml", 1, "ranks = 2")).unwrap();
     fs::write(case.path("run.toml"), text.replace("data=1", "auto")).unwrap();
     let mut refused = 0;
-    for kibibytes in [120_000, 200_000, 300_000] {
+    for kibibytes in [120_000, 140_000, 170_000, 200_000, 300_000] {
         let script = format!("ulimit -v {kibibytes}; exec \"$0\" train run.toml");
         let mut command = std::process::Command::new("sh");
         command.args(["-c", &script, env!("CARGO_BIN_EXE_partita")]);
@@ -71,13 +71,12 @@ fn measurements_without_memory_end_with_what_was_asked_for() {
         }
         assert_eq!(output.status.code(), Some(1), "{kibibytes}: {text}");
         assert!(!text.contains("panicked"), "{kibibytes}: {text}");
-        for part in ["`ulimit -v`", "measur"] {
-            assert!(text.contains(part), "{kibibytes}: {text}");
-        }
+        assert!(text.contains("`ulimit -v`"), "{kibibytes}: {text}");
         assert!(!case.path("out").exists(), "{kibibytes}");
-        refused += 1;
+        // With less it ends before anything is measured.
+        refused += usize::from(text.contains("measur"));
     }
-    assert!(refused > 0, "the least suffices");
+    assert!(refused > 0, "nothing was measured in too little");
 }
 
 /// A call whose measurements lie in the folder.

@@ -345,6 +345,7 @@ fn set_accumulate(kernel: &mut Kernel, adds: bool) {
         Kernel::ConvolutionBackwardWeight { accumulate, .. }
         | Kernel::BiasBackward { accumulate, .. }
         | Kernel::EmbeddingBackward { accumulate, .. }
+        | Kernel::AttentionBackwardBias { accumulate, .. }
         | Kernel::PreluBackwardSlopes { accumulate, .. }
         | Kernel::LinearBackwardWeight { accumulate, .. } => *accumulate = adds,
         other => panic!("{} is no gradient of a weight", other.name()),
