@@ -1,7 +1,7 @@
 //! Builds a graph node by node and checks every step.
 
 use crate::constant::{check_constant, constant_initialization, shuffle};
-use crate::infer::{check_initialization, check_input, infer, list};
+use crate::infer::{check_features, check_initialization, check_input, infer, list};
 use crate::parameter_shapes::parameter_shapes;
 use crate::sizes::{Totals, check_padded_volume, check_parameter_volume, product};
 use crate::unused::unused;
@@ -106,7 +106,7 @@ impl GraphBuilder {
         check_characters(name, NAME_ALSO)?;
         self.check_name(name)?;
         self.check_place(name, &Op::Features)?;
-        check_input(name, shape)?;
+        check_features(name, count)?;
         self.totals = self.totals.with(name, &Op::Features, &[], shape, 0)?;
         Ok(self.push(name, Op::Features, &[], Vec::new(), shape))
     }

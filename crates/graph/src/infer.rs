@@ -95,6 +95,11 @@ pub(crate) fn check_input(node: &str, shape: Shape) -> Result<(), GraphError> {
     check_volume(node, shape)
 }
 
+/// Checks the features of a model.
+pub(crate) fn check_features(node: &str, count: usize) -> Result<(), GraphError> {
+    number(node, "features", count)
+}
+
 /// Refuses an initialization that does not suit the role: fans are those of weights, and what is not
 /// trained is not drawn.
 pub(crate) fn check_initialization(

@@ -9,12 +9,14 @@ pub(crate) fn unused(graph: &Graph) -> Vec<(NodeId, GraphError)> {
     for node in nodes {
         node.inputs.iter().for_each(|input| is_read[input.0] = true);
     }
+    let reads = |node: &&Node| !node.inputs.is_empty();
+    let reader = |i: usize| nodes[i + 1..].iter().find(reads).unwrap_or(&nodes[i]);
     let pairs = nodes.windows(2).enumerate();
     let unused = pairs.filter(|(i, pair)| !is_read[*i] && pair[0].op.loss().is_none());
     let refused = |(i, pair): (usize, &[Node])| {
         let error = GraphError::Unused {
             node: pair[0].name.clone(),
-            nearest: pair[1].name.clone(),
+            nearest: reader(i).name.clone(),
         };
         (NodeId(i), error)
     };

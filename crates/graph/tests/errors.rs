@@ -375,7 +375,7 @@ fn names_and_order() {
         &refusal_of("d = relu c\n\ne = relu c\nl = mse e"),
         &["line 4", "nothing reads `d`", "`e`"],
     );
-    check(&refusal("d = relu x"), &["line 2", "no node `x`"]);
+    check(&refusal("d = relu x"), &["line 2", "`d` has no input"]);
     check(&refusal(""), &["`m` has no input"]);
 }
 

@@ -94,6 +94,31 @@ fn a_model_without_name_or_input_is_told_with_the_rest() {
 }
 
 #[test]
+fn missing_inputs_are_told_beside_other_faults() {
+    let text = "model m
+input x channels=4 extent=8x8
+input t features=0
+c = conv y filter=2 kernel=3
+d = add c zz
+k = concat x t
+loss = mse k";
+    check(
+        text,
+        &[
+            "line 3: `t`: features=0",
+            "line 4: conv has no key `filter`",
+            "line 4: there is no node `y`",
+            "line 5: there is no node `zz`",
+        ],
+    );
+    check("model m\nc = relu x\nd = conv c", &["line 2: `c`"]);
+    check(
+        "input x channels=4 extent=8x8\nloss = mse y",
+        &["line 1: \"input", "line 2: there is no node `y`"],
+    );
+}
+
+#[test]
 fn all_unread_layers_are_told() {
     let text =
         "model m\ninput x channels=1 extent=8\na = relu x\nb = relu x\nc = relu x\nloss = mse c";

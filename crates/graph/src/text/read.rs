@@ -25,8 +25,11 @@ pub fn parse(text: &str) -> Result<Graph, TextError> {
     });
     let (line, words) = lines.next().unwrap_or((1, Vec::new()));
     let (builder, fault) = parse_model(line, &words);
+    let is_input = fault.is_some() && words.first() == Some(&"input");
     let mut reader = Reader::new(builder, fault.into_iter().collect(), line);
-    for (line, words) in lines {
+    // Without the line of the model the first one may be the input.
+    let first = is_input.then_some((line, words));
+    for (line, words) in first.into_iter().chain(lines) {
         if !reader.read(line, &words) {
             break;
         }
@@ -95,15 +98,39 @@ impl Reader {
     fn read(&mut self, line: usize, words: &[&str]) -> bool {
         let mut rest = words.iter().skip(3);
         if rest.any(|word| self.is_doubtful(word)) {
+            let unknown = self.unknown_inputs(line, words);
+            self.faults.extend(unknown);
             self.check_words(line, words, None);
             return self.faults.len() < FAULTS_MAX;
+        }
+        if self.builder.spatial_rank() == 0 && words.first() != Some(&"input") {
+            let node = words[0].to_owned();
+            self.faults.push(refuse(line, GraphError::NoInput { node }));
+            return false;
         }
         match parse_line(&mut self.builder, line, words) {
             // A line may add the padding of its input before.
             Ok(NodeId(last)) => self.places.resize(last + 2, line),
-            Err(error) => self.check_words(line, words, Some(error)),
+            Err(error) => {
+                let unknown = self.unknown_inputs(line, words);
+                let others = unknown.into_iter().filter(|one| *one != error);
+                let others: Vec<TextError> = others.collect();
+                self.check_words(line, words, Some(error));
+                self.faults.extend(others);
+            }
         }
         self.builder.spatial_rank() > 0 && self.faults.len() < FAULTS_MAX
+    }
+
+    /// Inputs of a line that no line before has.
+    fn unknown_inputs(&self, line: usize, words: &[&str]) -> Vec<TextError> {
+        let [_, "=", _, rest @ ..] = words else {
+            return Vec::new();
+        };
+        let inputs = rest.iter().filter(|word| !word.contains('='));
+        let unknown = inputs.filter(|word| !self.is_doubtful(word));
+        let errors = unknown.filter_map(|word| self.builder.find(word).err());
+        errors.map(|error| refuse(line, error)).collect()
     }
 
     /// Whether a word is the name of a doubtful line, or of a parameter of one.
@@ -116,6 +143,9 @@ impl Reader {
     /// Adds the faults of a line, of which one may be known. Each is corrected as it suggests, so that the next is found.
     fn check_words(&mut self, line: usize, words: &[&str], mut known: Option<TextError>) {
         let [name, "=", operation, rest @ ..] = words else {
+            if let ["input", name, ..] = words {
+                self.doubtful.insert((*name).to_owned());
+            }
             self.faults.extend(known);
             return;
         };

@@ -200,6 +200,7 @@ fn what_is_written_reads_as_the_same_network() {
         "shuffled",
         "shuffled_volume",
         "excited_optimized",
+        "tabular",
     ] {
         let found = import(&fixture(name)).unwrap();
         let weights = read_weights(&fixture(name)).unwrap();
@@ -248,4 +249,34 @@ fn what_is_written_reads_as_the_same_network() {
             }
         }
     }
+}
+
+#[test]
+fn a_weight_of_images_and_of_features_is_written_with_the_dims_of_both() {
+    let model = "model shared\ninput x channels=2 extent=4x4\nc = conv x filters=2 kernel=1 bias=false\n\
+                 p = global_average_pool c\nf = flatten p\nl = linear f features=2 bias=false weight=c.weight\nloss = mse l\n";
+    let graph = text::parse(model).unwrap();
+    let tensor = OnnxTensor {
+        name: "c.weight".to_owned(),
+        shape: vec![2, 2, 1, 1],
+        element: Element::F64,
+        values: vec![1.0, 2.0, 3.0, 4.0],
+    };
+    let tensors = BTreeMap::from([("c.weight".to_owned(), tensor)]);
+    let written = write_onnx(&graph, &tensors).unwrap();
+    let graph = Model::decode(&written[..]).unwrap().graph.unwrap();
+    let dims = |operator: &str| {
+        let node = graph
+            .node
+            .iter()
+            .find(|one| one.op_type == operator)
+            .unwrap();
+        let mut all = graph.initializer.iter();
+        all.find(|one| one.name == node.input[1])
+            .unwrap()
+            .dims
+            .clone()
+    };
+    assert_eq!(dims("Conv"), [2, 2, 1, 1]);
+    assert_eq!(dims("Gemm"), [2, 2]);
 }

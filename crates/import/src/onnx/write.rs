@@ -261,6 +261,19 @@ impl Writer<'_> {
         Some(self.parameter_as(parameter, None))
     }
 
+    /// The same of the weight with this many dims, of which the last ones may be 1.
+    fn weight(&mut self, node: &Node, dims: usize) -> Option<String> {
+        let graph = self.graph;
+        let mut all = node.parameters.iter().map(|&id| graph.parameter(id));
+        let weight = all.find(|one| one.role == ParameterRole::Weight)?;
+        let shape = self.tensors.get(&*weight.name).map(|tensor| {
+            let mut shape = tensor.shape.clone();
+            shape.resize(dims, 1);
+            shape
+        });
+        Some(self.parameter_as(weight, shape))
+    }
+
     fn parameter_as(&mut self, parameter: &Parameter, shape: Option<Vec<usize>>) -> String {
         let Some(tensor) = self.tensors.get(&*parameter.name) else {
             // A constant: the scale of a norm without one.

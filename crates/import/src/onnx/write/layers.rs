@@ -51,8 +51,13 @@ impl Writer<'_> {
         input: &str,
         attributes: Vec<Attribute>,
     ) -> Written {
-        let weight = self.parameter(node, ParameterRole::Weight);
-        let weight = weight.ok_or("it has no weight")?;
+        // A linear layer at each position of an image, and one of features, may share a weight.
+        let dims = if operator == "Gemm" {
+            2
+        } else {
+            2 + self.rank()
+        };
+        let weight = self.weight(node, dims).ok_or("it has no weight")?;
         let bias = self.parameter(node, ParameterRole::Bias);
         let inputs: Vec<&str> = [input, &weight]
             .into_iter()
