@@ -124,7 +124,7 @@ fn features_of_a_table_are_trained_and_predicted_with() {
     // Others are refused, and other values are other results.
     case.answer("data features pictures --table table.csv --columns weight,other");
     let told = case.refusal("evaluate alone.toml");
-    assert!(told.contains("features weight, other"), "{told}");
+    assert!(told.contains("features are weight, other"), "{told}");
     table(case, "more.csv", "sample,age,weight", |index| {
         format!("{index},1")
     });
