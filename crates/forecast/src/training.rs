@@ -242,12 +242,7 @@ pub fn lowered(
     kind: ProgramKind,
     stages: &dyn Fn(&Request<'_>) -> Result<Strategy, PlanningError>,
 ) -> Result<Lowered, PlanningError> {
-    let (strategy, program) = with_request(subject, menu, kind, stages, &lower_verified)?;
-    Ok(Lowered {
-        model: subject.0.name.clone(),
-        strategy,
-        program,
-    })
+    lowered_by(&lower_verified, subject, menu, kind, stages)
 }
 
 /// As [`lowered`], but of programs of very many tasks only some classes are verified, as verifying all would take longer than the
@@ -260,7 +255,17 @@ pub fn lowered_to_predict(
     kind: ProgramKind,
     stages: &dyn Fn(&Request<'_>) -> Result<Strategy, PlanningError>,
 ) -> Result<Lowered, PlanningError> {
-    let (strategy, program) = with_request(subject, menu, kind, stages, &lower_to_predict)?;
+    lowered_by(&lower_to_predict, subject, menu, kind, stages)
+}
+
+fn lowered_by(
+    lower: &dyn Fn(&Request<'_>) -> Result<Program, PlanningError>,
+    subject: (&Graph, &Training, &StrategyChoice),
+    menu: &dyn Menu,
+    kind: ProgramKind,
+    stages: &dyn Fn(&Request<'_>) -> Result<Strategy, PlanningError>,
+) -> Result<Lowered, PlanningError> {
+    let (strategy, program) = with_request(subject, menu, kind, stages, lower)?;
     Ok(Lowered {
         model: subject.0.name.clone(),
         strategy,

@@ -14,7 +14,7 @@ use crate::request::Request;
 use crate::schedule::{Pass, Slot};
 use crate::step_plan::StepPlan;
 use crate::storage::Storages;
-use partita_graph::{Graph, Loss, Op, ParameterId, TargetKind};
+use partita_graph::{Graph, Loss, ParameterId, TargetKind};
 use partita_program::{
     Distribution, GRADIENT_SQUARES, Item, Load, Phase, ProgramKind, Role, Store, View, When, Work,
 };
@@ -415,10 +415,7 @@ const ITEMS: [(Item, &str); 3] = [
 fn reader(network: &Network, item: Item) -> Option<LayerId> {
     match item {
         Item::Sample => Some(LayerId(0)),
-        Item::Features => {
-            let is_features = |layer: &Layer| layer.op() == Some(&Op::Features);
-            network.layers.iter().position(is_features).map(LayerId)
-        }
+        Item::Features => network.features,
         Item::Target => network.layers.len().checked_sub(1).map(LayerId),
     }
 }

@@ -84,6 +84,8 @@ pub(crate) struct Network {
     pub parameters: Vec<Vec<Distribution>>,
     /// Distributions of the sharded training state of each parameter.
     pub shares: Vec<Vec<Distribution>>,
+    /// The layer that reads the features of the samples, if any does.
+    pub features: Option<LayerId>,
     readers: Vec<Vec<LayerId>>,
     /// By node of the model.
     needs_gradient: Vec<bool>,
@@ -98,10 +100,13 @@ impl Network {
         needs_gradient: Vec<bool>,
     ) -> Self {
         let readers = readers(layers.iter().map(|layer| &layer.inputs[..]));
+        let is_features = |layer: &Layer| layer.op() == Some(&Op::Features);
+        let features = layers.iter().position(is_features).map(LayerId);
         Self {
             layers,
             parameters,
             shares,
+            features,
             readers,
             needs_gradient,
         }

@@ -50,7 +50,7 @@ fn run_file(case: &Case, name: &str, data: &str, epochs: usize, more: &str) {
 }
 
 /// What a command says besides its answer, which it must give.
-fn said(case: &Case, arguments: &str) -> (String, String) {
+pub(super) fn said(case: &Case, arguments: &str) -> (String, String) {
     let output = case.output(&arguments.split(' ').collect::<Vec<_>>());
     let [text, answer] =
         [output.stderr, output.stdout].map(|text| String::from_utf8(text).unwrap());

@@ -1,5 +1,6 @@
 //! Networks that read numbers beside the samples, from a table to predictions.
 
+use super::channels::said;
 use super::{Case, case};
 use partita_data::{Dataset, Split};
 use serde_json::Value;
@@ -42,14 +43,6 @@ fn run_file(case: &Case, name: &str, more: &str) {
 
 fn loss(answer: &Value) -> f64 {
     answer["metrics"]["loss"].as_f64().unwrap()
-}
-
-/// What a command says besides its answer, and the answer.
-fn said(case: &Case, arguments: &str) -> (String, Value) {
-    let output = case.output(&arguments.split(' ').collect::<Vec<_>>());
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{arguments}: {text}");
-    (text, serde_json::from_slice(&output.stdout).unwrap())
 }
 
 #[test]
@@ -111,6 +104,7 @@ fn features_of_a_table_are_trained_and_predicted_with() {
     // In another order of the columns they are read by name.
     case.answer("data features pictures --table table.csv --columns weight,age");
     let (text, found) = said(case, "evaluate alone.toml --json");
+    let found: Value = serde_json::from_str(&found).unwrap();
     assert!(
         text.contains("in the order of the weights, by name: age, weight"),
         "{text}"

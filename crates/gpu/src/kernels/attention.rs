@@ -21,24 +21,8 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
         Kernel::Positions { .. }
         | Kernel::PositionEmbeddingForward { .. }
         | Kernel::PositionEmbeddingBackward { .. } => added_rows(kernel, run),
-        Kernel::AttentionForward {
-            q,
-            k,
-            v,
-            y,
-            heads,
-            causal,
-            window,
-            bias,
-            table,
-        } => {
-            let pattern = Pattern {
-                heads: *heads,
-                causal: *causal,
-                window: *window,
-                bias: bias.as_ref().map(|bias| run.tensor(bias)),
-                table: *table,
-            };
+        Kernel::AttentionForward { q, k, v, y, .. } => {
+            let pattern = Pattern::of(kernel, run);
             forward([q, k, v, y], &pattern, run)
         }
         Kernel::AttentionBackward { .. } => backward(kernel, run),
@@ -211,6 +195,44 @@ struct Pattern {
 }
 
 impl Pattern {
+    /// That of attention, or of one of its gradients.
+    fn of(kernel: &Kernel, run: &Run<'_>) -> Self {
+        let (Kernel::AttentionForward {
+            heads,
+            causal,
+            window,
+            bias,
+            table,
+            ..
+        }
+        | Kernel::AttentionBackward {
+            heads,
+            causal,
+            window,
+            bias,
+            table,
+            ..
+        }
+        | Kernel::AttentionBackwardBias {
+            heads,
+            causal,
+            window,
+            bias,
+            table,
+            ..
+        }) = kernel
+        else {
+            panic!("{} attends to nothing", kernel.name());
+        };
+        Self {
+            heads: *heads,
+            causal: *causal,
+            window: *window,
+            bias: bias.as_ref().map(|bias| run.tensor(bias)),
+            table: *table,
+        }
+    }
+
     /// Positions that attend to each other.
     fn own(&self, of: &Tensor) -> usize {
         let own = |window: &AttentionWindow| window.volume();
@@ -344,23 +366,13 @@ fn backward(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
         dq,
         dk,
         dv,
-        heads,
-        causal,
-        window,
-        bias,
-        table,
         accumulate,
+        ..
     } = kernel
     else {
         panic!("{} is no gradient of attention", kernel.name());
     };
-    let pattern = Pattern {
-        heads: *heads,
-        causal: *causal,
-        window: *window,
-        bias: bias.as_ref().map(|bias| run.tensor(bias)),
-        table: *table,
-    };
+    let pattern = Pattern::of(kernel, run);
     let [q, k, v, dy] = [q, k, v, dy].map(|view| run.tensor(view));
     let [dq, dk, dv] = [dq, dk, dv].map(|view| run.optional(view.as_ref()));
     let [of_shares, of_scores] = [(); 2].map(|()| pattern.table_of(&q, &k, run));
@@ -401,37 +413,22 @@ fn bias_backward(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> 
         v,
         dy,
         dbias,
-        heads,
-        causal,
-        window,
-        bias,
-        table,
         accumulate,
+        ..
     } = kernel
     else {
         panic!("{} is no gradient of a bias of attention", kernel.name());
     };
-    let pattern = Pattern {
-        heads: *heads,
-        causal: *causal,
-        window: *window,
-        bias: bias.as_ref().map(|bias| run.tensor(bias)),
-        table: *table,
-    };
+    let pattern = Pattern::of(kernel, run);
     let [q, k, v, dy, dbias] = [q, k, v, dy, dbias].map(|view| run.tensor(view));
     let [of_shares, of_scores] = [(); 2].map(|()| pattern.table_of(&q, &k, run));
     for sample in 0..q.extent[0] {
+        let scaled = pattern.heads_of(&q, &k, sample);
         let of = RawHeads {
             scale: 1.0,
-            ..pattern.heads_of(&q, &k, sample)
+            ..scaled
         };
-        shares(
-            [&q, &k],
-            pattern.heads_of(&q, &k, sample),
-            &pattern,
-            of_shares,
-            run,
-        )?;
+        shares([&q, &k], scaled, &pattern, of_shares, run)?;
         slopes([&dy, &v], of, [of_shares, of_scores], run)?;
         let args = [
             Arg::Heads(of),
