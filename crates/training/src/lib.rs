@@ -5,6 +5,11 @@
 //! Knows: run files, datasets, weights and their names, checkpoints, loaders and validators; how ranks are launched, and what a
 //! machine predicts.
 //! Must not know: arguments, the terminal, the environment. It never prints.
+//!
+//! There is one training, a [`Trainer`]: a model (name, text or graph), samples, and a [`TrainConfig`]. Configuration, flags and
+//! launch are merged once (`train/run`). Samples are a dataset: of files, or of a `SampleSource` (`ArraySource` has arrays in
+//! memory). Without an output folder the weights come back in [`Trained`], and there are neither checkpoints nor files of
+//! metrics. A callback gets the results of each epoch on rank 0, and what it answers counts for all ranks.
 
 #![cfg_attr(
     test,

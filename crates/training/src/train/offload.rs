@@ -14,10 +14,12 @@ mod request;
 mod serve;
 mod settings;
 mod validate;
+mod work_error;
 
 pub use children::LISTENING;
 pub use config::{OffloadConfig, Processes};
 pub use error::OffloadError;
+use error::StartError;
 pub use request::ServeRequest;
 pub use serve::serve;
 
@@ -285,8 +287,7 @@ impl Starting<'_> {
             None => Ok(()),
             Some((role, _)) => Err(OffloadError::Start {
                 role,
-                reason: "it reads the files of a dataset, and the samples of this training are those of a source"
-                    .to_owned(),
+                error: StartError::NoDataset,
             }),
         }
     }
@@ -337,8 +338,8 @@ impl Starting<'_> {
         let environment = launch.context().environment();
         let config = &self.run.offload;
         let Some(run_file) = self.run_file else {
-            let reason = "it reads a run file, and this training has none".to_owned();
-            return Err(OffloadError::Start { role, reason }.into());
+            let error = StartError::NoRunFile;
+            return Err(OffloadError::Start { role, error }.into());
         };
         let (started, secret): (Vec<String>, PathBuf) = launch.choose(|| {
             let new = Children::start(environment, role, count, run_file, config)?;

@@ -3,6 +3,7 @@
 use super::output::{Output, WEIGHTS, rescue_folders};
 use super::run::Run;
 use crate::weights::{DIMS, ORDER, WeightNames};
+use partita_formats::DataError;
 use partita_input::DataRecord;
 use partita_program::Dtype;
 use partita_run::PackedTensor;
@@ -11,7 +12,9 @@ use partita_site::launch::{Launch, NotSaved, TensorSink};
 use partita_site::{Context, Event};
 use partita_weights::{ElementType, Entry, Values, Writer};
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Writes the weights tensor by tensor to the output folder. If that fails, it requests all tensors again for
@@ -44,6 +47,19 @@ pub struct WeightTensor {
     pub shape: Vec<usize>,
     /// Its values, the last dim fastest.
     pub values: Values,
+}
+
+/// A folder cannot hold the weights.
+#[derive(Debug, thiserror::Error)]
+enum FolderFault {
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("nothing was trained")]
+    NothingTrained,
+    #[error("it was removed or replaced while the run trained")]
+    Gone,
 }
 
 /// Weights that were saved.
@@ -128,39 +144,36 @@ impl<'c> WeightSink<'c> {
         self.rescue.as_deref().unwrap_or(output.path())
     }
 
-    fn push(&mut self, values: &Values) -> Result<(), String> {
+    fn push(&mut self, values: &Values) -> Result<(), FolderFault> {
         let mut writer = match self.writer.take() {
             Some(writer) => writer,
             None => {
                 self.check_folder()?;
                 let path = self.folder().join(WEIGHTS);
-                let writer = Writer::create(path, self.tensors.clone(), &self.metadata);
-                writer.map_err(|error| error.to_string())?
+                Writer::create(path, self.tensors.clone(), &self.metadata)?
             }
         };
-        writer.push(values).map_err(|error| error.to_string())?;
+        writer.push(values)?;
         self.writer = Some(writer);
         Ok(())
     }
 
-    fn place(&mut self) -> Result<(), String> {
-        let Some(writer) = self.writer.take() else {
-            return Err("nothing was trained".to_owned());
-        };
-        let file = writer.complete().map_err(|error| error.to_string())?;
+    fn place(&mut self) -> Result<(), FolderFault> {
+        let writer = self.writer.take().ok_or(FolderFault::NothingTrained)?;
+        let file = writer.complete()?;
         self.check_folder()?;
-        let placed = match &mut self.output {
-            Some(output) if self.rescue.is_none() => output.place_weights(file),
-            Some(_) | None => file.place(),
-        };
-        placed.map_err(|error| error.to_string())
+        match &mut self.output {
+            Some(output) if self.rescue.is_none() => output.place_weights(file)?,
+            Some(_) | None => file.place()?,
+        }
+        Ok(())
     }
 
     /// Checks that the output folder is still the locked one.
-    fn check_folder(&self) -> Result<(), String> {
+    fn check_folder(&self) -> Result<(), FolderFault> {
         let output = self.output.as_ref().filter(|_| self.rescue.is_none());
         if output.is_some_and(Output::is_gone) {
-            Err("it was removed or replaced while the run trained".to_owned())
+            Err(FolderFault::Gone)
         } else {
             Ok(())
         }
@@ -178,14 +191,14 @@ impl<'c> WeightSink<'c> {
                     self.rescue = Some(folder);
                     return Ok(());
                 }
-                Err(error) => self.faults.push(fault(&folder, &error.to_string())),
+                Err(error) => self.faults.push(fault(&folder, &error)),
             }
         }
         let faults = self.faults.clone();
         Err(NotSaved { faults })
     }
 
-    fn fail(&mut self, reason: &str) {
+    fn fail(&mut self, reason: &FolderFault) {
         let text = fault(self.folder(), reason);
         let warning = format!("{text}; looking for another place");
         self.context.report(Event::Warning(&warning));
@@ -219,7 +232,7 @@ fn element(tensor: &PersistentTensor) -> ElementType {
     }
 }
 
-fn fault(folder: &Path, reason: &str) -> String {
+fn fault(folder: &Path, reason: &dyn Error) -> String {
     format!("{} cannot hold the results ({reason})", folder.display())
 }
 

@@ -2,6 +2,7 @@
 
 use super::config::BestMetric;
 use crate::weights::BEST_FILE;
+use partita_formats::DataError;
 use partita_program::Dtype;
 use partita_weights::checkpoint::{Checkpoint, CheckpointError, TensorEntry};
 use partita_weights::state_dict::StateDictFile;
@@ -26,6 +27,16 @@ pub struct Best {
     pub epoch: u64,
     /// Name of the checkpoint's folder.
     pub checkpoint: String,
+}
+
+/// The best weights cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub enum BestError {
+    /// The checkpoint cannot be read.
+    Checkpoint(#[from] CheckpointError),
+    /// The file cannot be written.
+    Data(#[from] DataError),
 }
 
 /// The file of the best weights of a run.
@@ -61,17 +72,16 @@ impl BestFile {
     /// Writes the weights of the best checkpoint as a whole, unless they are there already.
     ///
     /// Errors: why they cannot be read or written.
-    pub fn ensure(&self, best: &Best, checkpoint: &Path) -> Result<(), String> {
+    pub fn ensure(&self, best: &Best, checkpoint: &Path) -> Result<(), BestError> {
         if self.holds(best) {
             return Ok(());
         }
-        let checkpoint = Checkpoint::open(checkpoint).map_err(|error| error.to_string())?;
+        let checkpoint = Checkpoint::open(checkpoint)?;
         let tensors: BTreeMap<&str, &TensorEntry> = checkpoint.evaluated().collect();
         let entries = checkpoint.evaluated().map(entry);
         let mut metadata = self.metadata.clone();
         metadata.extend(words(best).map(|(key, word)| (key.to_owned(), word)));
-        let writer = Writer::create(&self.path, entries.collect(), &metadata);
-        let mut writer = writer.map_err(|error| error.to_string())?;
+        let mut writer = Writer::create(&self.path, entries.collect(), &metadata)?;
         let mut reader = checkpoint.reader();
         while let Some(Entry {
             name,
@@ -84,19 +94,17 @@ impl BestFile {
             // A tensor without elements is given once, too.
             for piece in 0..elements.div_ceil(PIECE).max(1) {
                 let start = piece * PIECE;
-                let read = reader.read(stored, start..elements.min(start + PIECE));
-                let values = read.map_err(|error: CheckpointError| error.to_string())?;
+                let values = reader.read(stored, start..elements.min(start + PIECE))?;
                 let values = match element {
                     ElementType::F64 => Values::F64(values),
                     ElementType::F32 | ElementType::I64 | ElementType::Other(..) => {
                         Values::F32(values.into_iter().map(|value| value as f32).collect())
                     }
                 };
-                let pushed = writer.push_part(&values);
-                pushed.map_err(|error| error.to_string())?;
+                writer.push_part(&values)?;
             }
         }
-        writer.finish().map_err(|error| error.to_string())
+        Ok(writer.finish()?)
     }
 }
 

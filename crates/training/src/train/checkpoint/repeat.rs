@@ -5,7 +5,7 @@ use partita_run::RunError;
 use partita_session::{Boundary, Failed, Next, Position, Repeat, StepHook};
 use partita_site::launch::{Agreement, Decision, MakeStepHook, RepeatFrom, Vote};
 use partita_space::{Rank, Seconds};
-use partita_weights::checkpoint::Checkpoint;
+use partita_weights::checkpoint::{Checkpoint, CheckpointError};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -17,22 +17,30 @@ pub fn is_short(seconds: Seconds) -> bool {
     seconds < REPEAT_MAX
 }
 
+/// A checkpoint from which no step can be repeated.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+enum UnreadableCheckpoint {
+    Checkpoint(#[from] CheckpointError),
+    Position(#[from] serde_json::Error),
+}
+
 /// The checkpoint from which steps are repeated, opened by the first rank of this process that needs it.
 #[derive(Default)]
 pub struct Repetition {
-    opened: OnceLock<Result<(Checkpoint, Position), String>>,
+    opened: OnceLock<Result<(Checkpoint, Position), UnreadableCheckpoint>>,
 }
 
 impl Repetition {
-    fn open(&self, path: &Path) -> Result<&(Checkpoint, Position), String> {
+    fn open(&self, path: &Path) -> Result<&(Checkpoint, Position), &UnreadableCheckpoint> {
         let open = || {
-            let checkpoint = Checkpoint::open(path).map_err(|error| error.to_string())?;
+            let checkpoint = Checkpoint::open(path)?;
             // As `TrainingState` writes it.
             let position = checkpoint.manifest().training["position"].clone();
-            let position = serde_json::from_value(position).map_err(|error| error.to_string())?;
+            let position = serde_json::from_value(position)?;
             Ok((checkpoint, position))
         };
-        self.opened.get_or_init(open).as_ref().map_err(Clone::clone)
+        self.opened.get_or_init(open).as_ref()
     }
 
     /// A checkpoint, if it can be read and the steps after it are short; `seconds` is the time of all steps.
@@ -52,10 +60,10 @@ impl Repetition {
             RepeatFrom::Checkpoint(path) => path,
         };
         let opened = self.open(&path);
-        let (checkpoint, position) = opened.map_err(|reason| RunError::Initial {
+        let (checkpoint, position) = opened.map_err(|error| RunError::Initial {
             rank,
             tensor: path.display().to_string(),
-            reason,
+            reason: error.to_string(),
         })?;
         let stored = StoredValues::of(checkpoint);
         Ok(Repeat::From(

@@ -1,6 +1,6 @@
 //! Writes a snapshot while the training goes on.
 
-use super::best::{Best, BestFile};
+use super::best::{Best, BestError, BestFile};
 use partita_weights::checkpoint::{CheckpointError, CheckpointFolder, PartLayout, WrittenPart};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -67,7 +67,7 @@ impl Writing {
     fn run(mut self) -> Written {
         let result = self.write();
         let best_failure = match (&result, &self.lead) {
-            (Ok(_), Some(lead)) => lead.settle(&self.folder),
+            (Ok(_), Some(lead)) => lead.settle(&self.folder).map(|error| error.to_string()),
             (Ok(_), None) => None,
             (Err(_), _) => {
                 self.give_up();
@@ -134,7 +134,7 @@ impl Lead {
 
     /// Writes the weights of the best checkpoint, and removes all checkpoints but the last ones and the best one. Says
     /// why it could not write.
-    fn settle(&self, folder: &CheckpointFolder) -> Option<String> {
+    fn settle(&self, folder: &CheckpointFolder) -> Option<BestError> {
         let best = self.best.as_ref();
         let written = best.map(|(best, file)| {
             let checkpoint = folder.path().join(&best.checkpoint);

@@ -1,7 +1,7 @@
 //! Loaders and validators that a training starts itself.
 
 use super::config::OffloadConfig;
-use super::error::OffloadError;
+use super::error::{OffloadError, StartError};
 use partita_formats::decode_memory;
 use partita_offload::{Address, Role, Secret};
 use partita_site::Environment;
@@ -39,7 +39,7 @@ impl Children {
         let folder = private_folder(environment);
         let folder = folder.map_err(|error| OffloadError::Start {
             role,
-            reason: format!("no folder for its socket: {error}"),
+            error: StartError::NoFolder(error),
         })?;
         let mut all = Self {
             children: Vec::new(),
@@ -48,8 +48,8 @@ impl Children {
         };
         Secret::of_user(&all.secret())?;
         let Some((program, first)) = environment.serve_command.split_first() else {
-            let reason = "no command is known that starts it".to_owned();
-            return Err(OffloadError::Start { role, reason });
+            let error = StartError::NoCommand;
+            return Err(OffloadError::Start { role, error });
         };
         for index in 0..count {
             let address = Address::Unix(all.folder.path().join(index.to_string()));
@@ -67,7 +67,7 @@ impl Children {
             }
             command.arg(run_file);
             all.add(command)
-                .map_err(|reason| OffloadError::Start { role, reason })?;
+                .map_err(|error| OffloadError::Start { role, error })?;
         }
         Ok(all)
     }
@@ -82,23 +82,21 @@ impl Children {
         self.folder.path().join("secret")
     }
 
-    fn add(&mut self, mut command: Command) -> Result<(), String> {
+    fn add(&mut self, mut command: Command) -> Result<(), StartError> {
         use std::os::unix::process::CommandExt;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         // Ctrl-C asks the training to end, which then ends them.
         command.process_group(0);
-        let mut child = command.spawn().map_err(|error| error.to_string())?;
+        let mut child = command.spawn()?;
         let output = child.stdout.take();
         self.children.push(child);
         let mut line = String::new();
         if let Some(output) = output {
-            let read = BufReader::new(output).read_line(&mut line);
-            read.map_err(|error| error.to_string())?;
+            BufReader::new(output).read_line(&mut line)?;
         }
         let address = line.trim().split_once(LISTENING);
         let address = address.and_then(|(_, address)| address.parse().ok());
-        let address = address.ok_or("it ended before it listened; its error is above")?;
-        self.addresses.push(address);
+        self.addresses.push(address.ok_or(StartError::Ended)?);
         Ok(())
     }
 }

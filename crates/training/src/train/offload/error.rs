@@ -24,7 +24,7 @@ pub enum OffloadError {
     /// A process cannot be started.
     #[error(
         "a {role} cannot be started: {}",
-        extend(reason, Help::advice(format_args!(
+        extend(&error.to_string(), Help::advice(format_args!(
             "give the address of one that runs, like offload.{role}s = [\"localhost:7700\"]"
         )))
     )]
@@ -32,7 +32,7 @@ pub enum OffloadError {
         /// What was to be started.
         role: Role,
         /// Why not.
-        reason: String,
+        error: StartError,
     },
     /// Ranks are on several hosts, and no addresses are given.
     #[error(
@@ -86,6 +86,31 @@ pub enum OffloadError {
         /// The error of the system.
         error: io::Error,
     },
+}
+
+/// A process for loading or validation does not listen.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The samples are not those of a dataset.
+    #[error(
+        "it reads the files of a dataset, and the samples of this training are those of a source"
+    )]
+    NoDataset,
+    /// The training has no run file.
+    #[error("it reads a run file, and this training has none")]
+    NoRunFile,
+    /// There is no folder for its socket.
+    #[error("no folder for its socket: {0}")]
+    NoFolder(io::Error),
+    /// The environment does not say how it is started.
+    #[error("no command is known that starts it")]
+    NoCommand,
+    /// The system cannot start it.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It ended first.
+    #[error("it ended before it listened; its error is above")]
+    Ended,
 }
 
 impl Fault for OffloadError {

@@ -6,6 +6,7 @@ use super::super::run_file::RunFile;
 use super::super::{adapted, check, crops};
 use super::request::ServeRequest;
 use super::validate::{Trainee, ValidatorWork};
+use super::work_error::WorkError;
 use super::{OffloadError, settings};
 use partita_data::Dataset;
 use partita_forecast::model;
@@ -17,10 +18,9 @@ use partita_offload::{
 };
 use partita_site::launch::Launch;
 use partita_site::{Context, Event, Host};
-use partita_space::{Help, printable};
+use partita_space::printable;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -192,7 +192,8 @@ impl Service<'_> {
         let trainer = short_name(&greeted.hello.trainer);
         let work = match self.check(&mut greeted) {
             Ok(work) => work,
-            Err(reason) => {
+            Err(error) => {
+                let reason = error.to_string();
                 self.warn(&format!("refused {trainer} at {peer}: {reason}"));
                 // It may have gone already.
                 let _ = turn_away(greeted, &reason);
@@ -212,7 +213,10 @@ impl Service<'_> {
                         self.note(&format!("{trainer} at {peer}: {count} snapshots"));
                     }
                     Ok(_) => {}
-                    Err(reason) => self.warn(&format!("{trainer} at {peer}: {reason}")),
+                    Err(error) => {
+                        let reason = partita_site::full_text(&error);
+                        self.warn(&format!("{trainer} at {peer}: {reason}"));
+                    }
                 }
             }
         }
@@ -244,9 +248,10 @@ impl Service<'_> {
     }
 
     /// The training of a connection, which the first of its ranks makes known.
-    fn trainee(&self, work: &ValidatorWork) -> Result<Arc<Trainee>, String> {
+    fn trainee(&self, work: &ValidatorWork) -> Result<Arc<Trainee>, WorkError> {
         if work.rank >= work.ranks {
-            return Err(format!("rank {} of {}", work.rank, work.ranks));
+            let (rank, ranks) = (work.rank, work.ranks);
+            return Err(WorkError::Rank { rank, ranks });
         }
         let mut trainees = self.trainees();
         if let Some(known) = trainees.get(&work.training) {
@@ -260,31 +265,28 @@ impl Service<'_> {
     }
 
     /// What is asked of it. Errors: why it refuses.
-    fn check(&self, greeted: &mut Greeted) -> Result<Work, String> {
+    fn check(&self, greeted: &mut Greeted) -> Result<Work, WorkError> {
         let (own, hello) = (self.request.role, &greeted.hello);
         if hello.role != own {
-            return Err(format!(
-                "it is a {own}, and the trainer wants a {}; correct the addresses under [offload]",
-                hello.role
-            ));
+            let wanted = hello.role;
+            return Err(WorkError::Role { own, wanted });
         }
         if let Some(text) = difference(own, &self.settings, &hello.settings) {
-            return Err(text);
+            return Err(WorkError::Settings(text));
         }
-        let failed = |error: io::Error| error.to_string();
         match own {
             Role::Loader => {
-                let work: LoaderWork = greeted.work().map_err(failed)?;
+                let work: LoaderWork = greeted.work()?;
                 if !(1..=1024).contains(&work.credits) {
-                    let help = Help::possible("1 to 1024");
-                    return Err(format!("{} credits{help}", work.credits));
+                    let credits = work.credits;
+                    return Err(WorkError::Credits { credits });
                 }
                 self.check_preparation(&work.preparation)?;
                 let dataset = self.dataset(&work.channels, &work.features)?;
                 Ok(Work::Load(work, dataset))
             }
             Role::Validator => {
-                let work: ValidatorWork = greeted.work().map_err(failed)?;
+                let work: ValidatorWork = greeted.work()?;
                 self.check_preparation(&work.preparation)?;
                 let trainee = self.trainee(&work)?;
                 Ok(Work::Validate(work, trainee))
@@ -293,20 +295,18 @@ impl Service<'_> {
     }
 
     /// The dataset as a training reads it. Errors: names of channels that do not match.
-    fn dataset(&self, channels: &[String], features: &[String]) -> Result<Dataset, String> {
-        let dataset = self.dataset.clone().in_channel_order(channels);
-        let dataset = dataset.and_then(|(dataset, _)| dataset.in_feature_order(features));
-        dataset
-            .map(|(dataset, _)| dataset)
-            .map_err(|error| error.to_string())
+    fn dataset(&self, channels: &[String], features: &[String]) -> Result<Dataset, WorkError> {
+        let (dataset, _) = self.dataset.clone().in_channel_order(channels)?;
+        let (dataset, _) = dataset.in_feature_order(features)?;
+        Ok(dataset)
     }
 
-    fn check_preparation(&self, preparation: &Preparation) -> Result<(), String> {
+    fn check_preparation(&self, preparation: &Preparation) -> Result<(), WorkError> {
         let is_asked = preparation.asked() == self.run.samples.steps;
         if is_asked && preparation.suits(self.dataset.shape()[0]) {
             return Ok(());
         }
-        Err("the statistics of `transform` are not of this dataset".to_owned())
+        Err(WorkError::Statistics)
     }
 
     fn report(&self, trainer: &str, peer: &str, served: &Served) {

@@ -4,6 +4,7 @@ use super::super::error::TrainError;
 use super::super::forward::{Forward, Prepared};
 use super::super::run::Run;
 use super::request::ServeRequest;
+use super::work_error::WorkError;
 use partita_data::{Dataset, Split};
 use partita_forecast::StrategyChoice;
 use partita_graph::Graph;
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,7 +56,7 @@ pub struct ValidatorWork {
 /// One training, with all its ranks.
 pub struct Trainee {
     forward: Forward,
-    prepared: OnceLock<Result<Prepared<'static>, String>>,
+    prepared: OnceLock<Result<Prepared<'static>, Arc<TrainError>>>,
     /// Validation samples that it evaluates.
     samples: Range<usize>,
     ranks: usize,
@@ -100,13 +101,12 @@ impl Trainee {
         (run, graph, dataset, sampling): (&Run, &Graph, &Dataset, &Sampling),
         request: &ServeRequest,
         work: &ValidatorWork,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, WorkError> {
         let mut run = run.clone();
         run.ranks = request.ranks.unwrap_or(work.ranks);
         run.threads = request.threads.unwrap_or(work.threads);
         let strategy = request.strategy.as_ref().unwrap_or(&work.strategy);
-        let strategy = strategy.parse::<StrategyChoice>();
-        run.strategy = strategy.map_err(|error| error.to_string())?;
+        run.strategy = strategy.parse::<StrategyChoice>()?;
         // Without a state, so that ranks hold parameters alone.
         run.optimizer = Optimizer::Sgd {
             momentum: 0.0,
@@ -120,9 +120,11 @@ impl Trainee {
         let count = sampling.samples(Split::Validation);
         let batches = count.div_ceil(run.batch.max(1));
         if part >= parts || parts > batches {
-            return Err(format!(
-                "part {part} of {parts}, and there are {batches} mini-batch(es) of validation samples"
-            ));
+            return Err(WorkError::Part {
+                part,
+                parts,
+                batches,
+            });
         }
         let end = |part: usize| (part * batches / parts * run.batch).min(count);
         let first = sampling.first_sample(Split::Validation);
@@ -133,9 +135,7 @@ impl Trainee {
         };
         let graph = match &*work.class_weights {
             [] => graph.clone(),
-            weights => graph
-                .with_inverse_frequency(weights)
-                .map_err(|error| error.to_string())?,
+            weights => graph.with_inverse_frequency(weights)?,
         };
         Ok(Self {
             forward: Forward::without_weights(run, graph, dataset.clone(), preprocessing),
@@ -159,13 +159,12 @@ impl Trainee {
         context: &Context,
         mut stream: Stream,
         rank: usize,
-    ) -> Result<usize, String> {
-        let failed = |error: io::Error| error.to_string();
+    ) -> Result<usize, WorkError> {
         {
             let mut state = self.state();
-            state.streams.push(stream.try_clone().map_err(failed)?);
+            state.streams.push(stream.try_clone()?);
             if rank == 0 {
-                state.first = Some(stream.try_clone().map_err(failed)?);
+                state.first = Some(stream.try_clone()?);
             }
         }
         let is_over = AtomicBool::new(false);
@@ -200,20 +199,20 @@ impl Trainee {
         }
     }
 
-    fn take_snapshots(&self, context: &Context, stream: &mut Stream) -> Result<usize, String> {
+    fn take_snapshots(&self, context: &Context, stream: &mut Stream) -> Result<usize, WorkError> {
         let mut snapshots = 0;
         loop {
             let head = match receive_snapshot(stream) {
                 Ok(head) => head,
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    return Err(error.to_string());
+                    return Err(error.into());
                 }
                 Err(_) => return Ok(snapshots),
             };
             for shard in &head.shards {
                 let taken = self.take_shard(stream, shard);
-                taken.inspect_err(|reason| {
-                    self.report(&Report::Failed(reason.clone()));
+                taken.inspect_err(|error| {
+                    self.report(&Report::Failed(error.to_string()));
                 })?;
                 self.done.fetch_add(1, Ordering::Relaxed);
             }
@@ -227,21 +226,19 @@ impl Trainee {
                 state.arrived = 0;
                 std::mem::take(&mut state.tensors)
             };
-            let report = match self.evaluate(context, &tensors) {
+            let evaluated = self.evaluate(context, &tensors);
+            self.report(&match &evaluated {
                 Ok(results) => Report::Done {
                     epoch: head.epoch,
-                    results,
+                    results: results.clone(),
                 },
-                Err(reason) => Report::Failed(reason),
-            };
-            self.report(&report);
-            if let Report::Failed(reason) = report {
-                return Err(reason);
-            }
+                Err(error) => Report::Failed(partita_site::full_text(&**error)),
+            });
+            evaluated?;
         }
     }
 
-    fn take_shard(&self, stream: &mut Stream, head: &ShardHead) -> Result<(), String> {
+    fn take_shard(&self, stream: &mut Stream, head: &ShardHead) -> Result<(), WorkError> {
         let name = &head.name;
         let parameters = &self.forward.graph.parameters;
         let known = parameters.iter().find(|one| one.name == *name);
@@ -250,20 +247,19 @@ impl Trainee {
         let found = known.zip(head.bytes()).filter(|(known, _)| {
             is_number && head.shape.iter().product::<usize>() == known.volume()
         });
-        let (known, bytes) =
-            found.ok_or_else(|| format!("a tensor `{name}` that the model does not have"))?;
+        let (known, bytes) = found.ok_or_else(|| WorkError::Tensor(name.clone()))?;
         let elements = known.volume();
         let mut shard = vec![0; bytes];
         stream
             .read_exact(&mut shard)
-            .map_err(|error| format!("`{name}`: {error}"))?;
+            .map_err(|error| WorkError::Shard(name.clone(), error))?;
         let mut state = self.state();
         let tensor = state.tensors.entry(name.clone()).or_insert_with(|| Tensor {
             element_bytes: head.element_bytes,
             bytes: vec![0; elements * head.element_bytes],
         });
         if tensor.element_bytes != head.element_bytes {
-            return Err(format!("shards of `{name}` of two types"));
+            return Err(WorkError::Types(name.clone()));
         }
         tensor.put(head, &shard);
         Ok(())
@@ -274,7 +270,7 @@ impl Trainee {
         &self,
         context: &Context,
         tensors: &BTreeMap<String, Tensor>,
-    ) -> Result<Evaluated, String> {
+    ) -> Result<Evaluated, Arc<TrainError>> {
         thread::sleep(self.delay);
         let launch = Launch::threads(context);
         let start = Instant::now();
@@ -286,7 +282,7 @@ impl Trainee {
                 range.collect(),
                 Vec::new(),
             );
-            prepared.map_err(|error| partita_site::full_text(&error))
+            prepared.map_err(Arc::new)
         });
         let prepared = prepared.as_ref().map_err(Clone::clone)?;
         let batches: Mutex<Vec<EvaluatedBatch>> = Mutex::default();
@@ -308,7 +304,7 @@ impl Trainee {
             },
             listener,
         );
-        let end = ended.map_err(|error: TrainError| partita_site::full_text(&error))?;
+        let end = ended.map_err(Arc::new)?;
         let mut batches = batches.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let RunEnd::NotFinite { loss, .. } = end {
             batches.push(EvaluatedBatch::new(0, loss, &[], &[]));
