@@ -67,3 +67,4 @@ bench: binary
 	python3 bench/record_store.py
 	python3 bench/record_offload.py
 	python3 bench/record_published.py
+	python3 bench/record_space.py
