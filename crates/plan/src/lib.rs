@@ -14,6 +14,10 @@
 //! fewest tiles is simulated first. How much longer than its lower bound its step is predicts the others; paths on
 //! one mesh and pipelines of one kind likewise (`expectation`).
 //!
+//! For each level of a model, such as those of a U-Net, `levels` and `level_costs` choose which spatial axes go on to split
+//! it in space, and which repeat it or split its filters or channels. They do so for the first candidate with data and
+//! spatial parallelism alone, so that the result prunes all others.
+//!
 //! On the meshes of the best strategies so far, `per_layer` lowers one rank for each distribution and finds the
 //! cheapest path over the segments of the model, which end where a single tensor connects the layers before and
 //! after.
@@ -48,12 +52,16 @@
 //! ```
 
 mod balance;
+mod buckets;
 mod candidates;
 mod closed;
 mod expectation;
 mod front;
 mod growth;
 mod layers;
+mod level_costs;
+mod levels;
+mod moves;
 mod need;
 mod partition;
 mod per_layer;

@@ -6,27 +6,15 @@
 //! the whole model.
 
 use crate::candidates::SPATIAL;
-use crate::layers::{
-    LayersError, StageCosts, middle_rank, nodes_of_tasks, of_one_rank, single_crossings,
-};
+use crate::layers::{LayersError, StageCosts, single_crossings};
+use crate::moves::{AxisTarget, MoveCosts, TimeKind, add_seconds};
 use crate::repeats::Shortened;
 use partita_graph::{Graph, NodeId, Op};
 use partita_lower::{LayerChoice, LayerDim, Request, Strategy};
-use partita_oracle::closed::Link;
-use partita_program::{Lane, Phase, ProgramKind, Task};
+use partita_program::ProgramKind;
 use partita_space::help::Message;
-use partita_space::{AXES, Axis, AxisList, Mesh, Seconds};
+use partita_space::{AXES, Axis, AxisList, Seconds};
 use std::ops::Range;
-
-/// The dims that a group of axes splits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AxisTarget {
-    /// The default dims: samples for the data axis, positions for the spatial axes.
-    Default,
-    Samples,
-    Filters,
-    Channels,
-}
 
 /// What the data axis and the spatial axes split.
 type AxisAssignment = [AxisTarget; 2];
@@ -70,31 +58,7 @@ impl<'a> PerLayer<'a> {
 
     /// The shortest path: the index of the assignment of each segment.
     pub fn best(&self) -> Vec<usize> {
-        let assignments = self.assignments.len();
-        let mut least = self.layers[0].clone();
-        let mut from: Vec<Vec<usize>> = Vec::new();
-        for (segment, border) in self.borders.iter().enumerate() {
-            let reach = |to: usize| {
-                let all = (0..assignments).map(|at| (at, least[at] + border[at][to]));
-                let best = all.min_by(|a, b| a.1.total_cmp(&b.1));
-                best.unwrap_or((0, f64::INFINITY))
-            };
-            let steps: Vec<(usize, f64)> = (0..assignments).map(reach).collect();
-            from.push(steps.iter().map(|step| step.0).collect());
-            let layers = &self.layers[segment + 1];
-            least = steps
-                .iter()
-                .zip(layers)
-                .map(|(step, own)| step.1 + own)
-                .collect();
-        }
-        let last = (0..assignments).min_by(|&a, &b| least[a].total_cmp(&least[b]));
-        let mut path = vec![last.unwrap_or(0)];
-        for from in from.iter().rev() {
-            path.push(from[path[path.len() - 1]]);
-        }
-        path.reverse();
-        path
+        shortest_path(&self.layers, &self.borders)
     }
 
     /// Seconds of a path.
@@ -120,6 +84,34 @@ impl<'a> PerLayer<'a> {
             .collect();
         with_assignments(self.graph, &self.mesh, &self.segments, &assignments)
     }
+}
+
+/// The shortest path over units of layers, by their seconds under each assignment and those between them.
+pub(crate) fn shortest_path(layers: &[Vec<f64>], borders: &[Vec<Vec<f64>>]) -> Vec<usize> {
+    let assignments = layers[0].len();
+    let mut least = layers[0].clone();
+    let mut from: Vec<Vec<usize>> = Vec::new();
+    for (own, border) in layers[1..].iter().zip(borders) {
+        let reach = |to: usize| {
+            let all = (0..assignments).map(|at| (at, least[at] + border[at][to]));
+            let best = all.min_by(|a, b| a.1.total_cmp(&b.1));
+            best.unwrap_or((0, f64::INFINITY))
+        };
+        let steps: Vec<(usize, f64)> = (0..assignments).map(reach).collect();
+        from.push(steps.iter().map(|step| step.0).collect());
+        least = steps
+            .iter()
+            .zip(own)
+            .map(|(step, own)| step.1 + own)
+            .collect();
+    }
+    let last = (0..assignments).min_by(|&a, &b| least[a].total_cmp(&least[b]));
+    let mut path = vec![last.unwrap_or(0)];
+    for from in from.iter().rev() {
+        path.push(from[path[path.len() - 1]]);
+    }
+    path.reverse();
+    path
 }
 
 /// Exposed and overlappable seconds of the segments.
@@ -256,7 +248,7 @@ impl<'a> DistributionCosts<'a> {
 }
 
 /// Assumed fractions of overlappable communication that is exposed.
-const EXPOSED_FRACTIONS: [f64; 3] = [1.0, 0.4, 0.1];
+pub(crate) const EXPOSED_FRACTIONS: [f64; 3] = [1.0, 0.4, 0.1];
 const DEFAULT: AxisAssignment = [AxisTarget::Default; 2];
 
 /// The data axis and the spatial axes, those of extent above 1.
@@ -310,7 +302,10 @@ fn is_wide_enough(
     let samples = parts(mesh, assignment, AxisTarget::Samples)
         * match assignment[0] {
             AxisTarget::Default => mesh.extent(Axis::Data),
-            AxisTarget::Samples | AxisTarget::Filters | AxisTarget::Channels => 1,
+            AxisTarget::Samples
+            | AxisTarget::Filters
+            | AxisTarget::Channels
+            | AxisTarget::Repeated => 1,
         };
     let wide = |node: &partita_graph::Node| {
         let groups = match &node.op {
@@ -400,8 +395,7 @@ fn with_assignments(
     strategy
 }
 
-/// Exposed and overlappable seconds of each segment on the rank with most neighbors, without redistributions
-/// between segments.
+/// Exposed and overlappable seconds of each segment, without redistributions between segments.
 fn segment_seconds(
     request: &Request<'_>,
     segments: &[Range<usize>],
@@ -409,36 +403,14 @@ fn segment_seconds(
     costs: &dyn StageCosts,
 ) -> Result<Vec<[f64; 2]>, LayersError> {
     let graph = request.graph;
-    let rank = middle_rank(&request.strategy.mesh());
-    let program = of_one_rank(request, rank)?;
-    let seconds = costs.seconds(&program, rank).map_err(LayersError::Cost)?;
     let mut segment_of = vec![0; graph.nodes.len()];
     for (at, range) in segments.iter().enumerate() {
         segment_of[range.clone()].fill(at);
     }
-    let passed: Vec<String> = crossing
-        .iter()
-        .map(|id| format!("{}.moved", graph.node(*id).name))
-        .collect();
-    let is_passed = |task: &Task| passed.contains(&task.origin.layer);
-    let body = &program.bodies[0];
     let mut all = vec![[0.0; 2]; segments.len()];
-    for ((task, seconds), node) in body
-        .tasks
-        .iter()
-        .zip(seconds)
-        .zip(nodes_of_tasks(graph, body))
-    {
-        let overlappable = match (task.work.lane(), task.origin.phase) {
-            (Lane::Compute, _) => false,
-            (Lane::Collective, Phase::Forward | Phase::Backward) if is_passed(task) => continue,
-            (Lane::Exchange, Phase::Forward | Phase::Backward) if is_passed(task) => continue,
-            (Lane::Collective, Phase::Forward | Phase::Backward | Phase::Report) => false,
-            (Lane::Collective, Phase::Load | Phase::Reduce | Phase::Update) => true,
-            (Lane::Exchange | Lane::Io, _) => true,
-        };
-        all[segment_of[node]][usize::from(overlappable)] += seconds.0;
-    }
+    add_seconds(request, costs, crossing, &mut |_, node, kind, seconds| {
+        all[segment_of[node]][usize::from(kind == TimeKind::Overlappable)] += seconds;
+    })?;
     Ok(all)
 }
 
@@ -450,107 +422,15 @@ fn borders(
     assignments: &[AxisAssignment],
     costs: &dyn StageCosts,
 ) -> Vec<Vec<Vec<f64>>> {
-    let moves = MoveCosts::new(mesh, costs);
+    let moves = MoveCosts::new(mesh, &axis_groups(mesh), costs);
     let size = (training.batch * training.dtype.size()) as f64;
     let border = |id: &NodeId| {
         let bytes = training.graph.node(*id).shape.volume() as f64 * size;
         let to = |from: &AxisAssignment| {
             let all = assignments.iter();
-            all.map(|to| moves.seconds(*from, *to, bytes)).collect()
+            all.map(|to| moves.seconds(from, to, bytes)).collect()
         };
         assignments.iter().map(to).collect()
     };
     crossing.iter().map(border).collect()
-}
-
-/// Costs of redistributions between segments, forward and backward.
-struct MoveCosts {
-    sizes: [f64; 2],
-    rings: [Link; 2],
-    pairs: [Link; 2],
-}
-
-/// What a group of axes splits of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Layout {
-    Spatial,
-    Samples,
-    Channels,
-    /// Nothing.
-    Replicated,
-}
-
-impl MoveCosts {
-    fn new(mesh: &Strategy, costs: &dyn StageCosts) -> Self {
-        let own = axis_groups(mesh);
-        let world: Mesh = mesh.mesh();
-        let members = own.clone().map(|axes| {
-            let ranks = (0..world.ranks()).filter(|&rank| {
-                let here =
-                    |axis: Axis| world.coord(rank)[axis.index()] == 0 || axes.contains(&axis);
-                AXES.into_iter().all(here)
-            });
-            ranks.collect::<Vec<_>>()
-        });
-        let pair = |members: &Vec<usize>| costs.pair(members[0], members[members.len() - 1]);
-        Self {
-            sizes: [members[0].len() as f64, members[1].len() as f64],
-            rings: [costs.ring(&members[0]), costs.ring(&members[1])],
-            pairs: [pair(&members[0]), pair(&members[1])],
-        }
-    }
-
-    /// Seconds of both directions, for one group of axes after the other.
-    fn seconds(&self, from: AxisAssignment, to: AxisAssignment, bytes: f64) -> f64 {
-        let layouts = [0, 1].map(|axis_group| {
-            (
-                output_layout(axis_group, from[axis_group]),
-                input_layout(axis_group, to[axis_group]),
-            )
-        });
-        let mut seconds = 0.0;
-        for (axis_group, (has, wants)) in layouts.into_iter().enumerate() {
-            let size = self.sizes[axis_group];
-            let other = 1 - axis_group;
-            let is_split =
-                layouts[other].0 != Layout::Replicated && layouts[other].1 != Layout::Replicated;
-            let here = if is_split {
-                bytes / self.sizes[other]
-            } else {
-                bytes
-            };
-            let steps = (size - 1.0).max(0.0);
-            let over = |link: Link, bytes: f64| steps * (link.latency.0 + bytes * link.byte.0);
-            // An allgather, and a reduce-scatter of its gradient, or the reverse.
-            let gather = 2.0 * over(self.rings[axis_group], here / size);
-            seconds += match (has, wants) {
-                _ if has == wants => 0.0,
-                (Layout::Replicated, _) => 0.5 * gather,
-                (_, Layout::Replicated) => gather,
-                _ => 2.0 * over(self.pairs[axis_group], here / size / size),
-            };
-        }
-        seconds
-    }
-}
-
-/// Layout of the output of a layer.
-fn output_layout(axis_group: usize, target: AxisTarget) -> Layout {
-    match target {
-        AxisTarget::Default if axis_group == 0 => Layout::Samples,
-        AxisTarget::Default => Layout::Spatial,
-        AxisTarget::Samples => Layout::Samples,
-        AxisTarget::Filters | AxisTarget::Channels => Layout::Channels,
-    }
-}
-
-/// Layout of the input of a layer.
-fn input_layout(axis_group: usize, target: AxisTarget) -> Layout {
-    match target {
-        AxisTarget::Default if axis_group == 0 => Layout::Samples,
-        AxisTarget::Default => Layout::Spatial,
-        AxisTarget::Samples => Layout::Samples,
-        AxisTarget::Filters => Layout::Replicated,
-        AxisTarget::Channels => Layout::Channels,
-    }
 }

@@ -13,7 +13,7 @@ use crate::plan::{PlanError, RankedStrategy, Refusal, Rejection, SearchRequest};
 use crate::prefilter::{Prefilter, slower_than_best};
 use crate::repeats::Shortened;
 use crate::simulated_cuts::Steps;
-use partita_lower::{Request, StageChoice, Strategy, lower};
+use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{Prediction, precision};
 use partita_space::help::Message;
 use partita_space::{AXES, Axis, Bytes, Seconds};
@@ -21,10 +21,6 @@ use std::cell::Cell;
 
 /// Meshes, besides that of data parallelism alone, on which a distribution is chosen for each layer.
 const MESHES: usize = 3;
-/// Sizes of buckets that are tried.
-const BUCKETS: [Bytes; 2] = [Bytes(4 << 20), Bytes(25 << 20)];
-/// Number of the best candidates for which they are.
-const BUCKETED: usize = 2;
 /// Pipelines whose layers are chosen by simulated steps are at most this many times slower than the best candidate.
 const CUT_FACTOR: f64 = 1.15;
 /// Tasks of the programs that are simulated for it. A few seconds of a core.
@@ -56,7 +52,7 @@ struct InVain {
 pub(crate) struct Ranking<'r, 'a> {
     pub request: &'r SearchRequest<'a>,
     /// The model with fewer layers, if it has many that are alike.
-    shortened: Option<&'r Shortened>,
+    pub shortened: Option<&'r Shortened>,
     pub evaluated: Vec<RankedStrategy>,
     /// The least time, and its candidate; while candidates are estimated, the least estimate.
     pub best: Option<(Seconds, Strategy)>,
@@ -109,7 +105,7 @@ impl Ranking<'_, '_> {
     }
 
     /// A candidate with the settings that are asked for.
-    fn asked(&self, strategy: Strategy) -> Strategy {
+    pub fn asked(&self, strategy: Strategy) -> Strategy {
         strategy.with_settings_of(self.request.training.strategy, &[])
     }
 
@@ -148,6 +144,9 @@ impl Ranking<'_, '_> {
         // Candidates without closed form come last; the sort is stable.
         let key = |seconds: &Option<Seconds>| seconds.map_or(f64::INFINITY, |one| one.0);
         all.sort_by(|a, b| key(&a.0).total_cmp(&key(&b.0)));
+        let plain = all.iter().filter(|(_, one)| is_plain(one));
+        let plain = plain.filter_map(|(form, one)| Some(((*form)?, one.clone())));
+        let plain: Vec<(Seconds, Strategy)> = plain.collect();
         let mut nearest: Option<(Seconds, Strategy)> = None;
         let mut pending = Vec::new();
         let data = self.asked(Strategy::hybrid(self.request.ranks, [1; 3]));
@@ -173,19 +172,49 @@ impl Ranking<'_, '_> {
                 self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
             }
-            match self.prefilter().at_last_rank(&strategy)? {
-                Ok(lower_bound) if form.is_some() && nearest.is_none() && is_plain(&strategy) => {
-                    nearest = form.map(|form| (form, strategy.clone()));
-                    self.evaluate(strategy, Some(lower_bound))?;
+            let is_first = nearest.is_none() && is_plain(&strategy);
+            match form.filter(|_| is_first) {
+                Some(form) => {
+                    if self.evaluate_plain((form, &strategy), &plain)? {
+                        nearest = Some((form, strategy));
+                    }
                 }
-                Ok(lower_bound) => pending.push(Pending {
-                    lower_bound,
-                    strategy,
-                }),
-                Err(no) => self.refuse(strategy, no),
+                None => match self.prefilter().at_last_rank(&strategy)? {
+                    Ok(lower_bound) => pending.push(Pending {
+                        lower_bound,
+                        strategy,
+                    }),
+                    Err(no) => self.refuse(strategy, no),
+                },
             }
         }
         Ok(pending)
+    }
+
+    /// Evaluates a candidate with data and spatial parallelism alone, if it is valid, and with other axes for the levels of
+    /// the model: whether the search has one near the best then. Of those that do not fit in memory only the first one's levels are
+    /// tried.
+    fn evaluate_plain(
+        &mut self,
+        (form, strategy): (Seconds, &Strategy),
+        plain: &[(Seconds, Strategy)],
+    ) -> Result<bool, PlanError> {
+        let no = match self.prefilter().at_last_rank(strategy)? {
+            Ok(lower_bound) => {
+                self.evaluate(strategy.clone(), Some(lower_bound))?;
+                self.evaluate_levels((form, strategy), plain)?;
+                return Ok(true);
+            }
+            Err(no) => no,
+        };
+        let is_large = |refusal: &Refusal| matches!(refusal, Refusal::Memory(_));
+        let mut refused = self.refused.iter().filter_map(|one| one.refusal.as_ref());
+        let is_first = is_large(&no.0) && !refused.any(is_large);
+        self.refuse(strategy.clone(), no);
+        if is_first {
+            self.evaluate_levels((form, strategy), plain)?;
+        }
+        Ok(!self.evaluated.is_empty())
     }
 
     /// The closed forms, unless pruning is off.
@@ -388,6 +417,40 @@ impl Ranking<'_, '_> {
                 });
             }
             Err(no) => self.refuse(strategy, no),
+        }
+        Ok(())
+    }
+
+    /// A candidate with its lower bound by the last and the middle rank, if it fits and may be the fastest.
+    pub fn bounded(&mut self, strategy: Strategy) -> Result<Option<Pending>, PlanError> {
+        let last = match self.prefilter().at_last_rank(&strategy)? {
+            Ok(last) => last,
+            Err(no) => {
+                self.refuse(strategy, no);
+                return Ok(None);
+            }
+        };
+        match self.prefilter().at_middle_rank(&strategy)? {
+            Ok(middle) => Ok(Some(Pending {
+                lower_bound: last.max(middle),
+                strategy,
+            })),
+            Err(no) => {
+                self.refuse(strategy, no);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Evaluates a candidate, if it can be the fastest.
+    pub fn evaluate_bounded(&mut self, one: Pending) -> Result<(), PlanError> {
+        if self.is_over() {
+            self.leave(one.strategy);
+            return Ok(());
+        }
+        match self.cannot_be_best(&one.strategy, one.lower_bound) {
+            Some(reason) => self.refuse(one.strategy, (Refusal::Slower, reason)),
+            None => self.evaluate(one.strategy, Some(one.lower_bound))?,
         }
         Ok(())
     }
@@ -621,62 +684,6 @@ impl Ranking<'_, '_> {
         self.evaluate(found, None)
     }
 
-    /// Evaluates the best candidates and data parallelism alone with gradients in buckets, where gradients are summed.
-    pub fn evaluate_buckets(&mut self) -> Result<(), PlanError> {
-        if self.request.training.strategy.bucket > Bytes(0) {
-            // All candidates have the buckets that are asked for.
-            return Ok(());
-        }
-        let mut best: Vec<&RankedStrategy> = self.evaluated.iter().collect();
-        let seconds =
-            |one: &RankedStrategy| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
-        let hidden = |one: &RankedStrategy| {
-            let exposed = |one: &Prediction| one.breakdown.gradient_allreduce_exposed.0;
-            seconds(one) - one.prediction.as_ref().map_or(0.0, exposed)
-        };
-        best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
-        let data = self.asked(Strategy::hybrid(self.request.ranks, [1; 3]));
-        let is_tried =
-            |(at, one): &(usize, &RankedStrategy)| *at < BUCKETED || one.strategy == data;
-        // Buckets shorten sums of gradients. Those of data parallelism alone are reported in any case.
-        let least = best.first().map_or(f64::INFINITY, |one| seconds(one));
-        let may_gain = |one: &RankedStrategy| {
-            (hidden(one) < least || one.strategy == data)
-                && one.strategy.ranks() > 1
-                && sums_gradients(&one.strategy)
-        };
-        let tried = best.into_iter().enumerate().filter(is_tried);
-        let tried: Vec<(f64, Strategy)> = tried
-            .filter(|(_, one)| may_gain(one))
-            .map(|(_, one)| (seconds(one), one.strategy.clone()))
-            .collect();
-        let total = tried.len() * BUCKETS.len();
-        let all = tried
-            .iter()
-            .flat_map(|one| BUCKETS.map(|bucket| (one, bucket)));
-        for (at, ((least, apart), bucket)) in all.enumerate() {
-            let mut strategy = apart.clone();
-            strategy.bucket = bucket;
-            if self.is_over() {
-                self.leave(strategy);
-                continue;
-            }
-            (self.request.progress)(&strategy, total - at);
-            self.evaluate(strategy.clone(), None)?;
-            let is_slower =
-                |one: &mut RankedStrategy| one.strategy == strategy && seconds(one) >= *least;
-            if let Some(slower) = self.evaluated.pop_if(is_slower) {
-                let reason = format!(
-                    "not faster: a step takes {}, of `{apart}` {}",
-                    Seconds(seconds(&slower)),
-                    Seconds(*least)
-                );
-                self.refuse(slower.strategy, (Refusal::Slower, reason));
-            }
-        }
-        Ok(())
-    }
-
     /// Partitions that fit, where a step takes at most so long.
     fn wanted(&self, most: Seconds) -> Wanted {
         Wanted {
@@ -719,15 +726,6 @@ impl Ranking<'_, '_> {
 fn is_plain(strategy: &Strategy) -> bool {
     let others = [Axis::Filter, Axis::Channel, Axis::Branch];
     others.iter().all(|&axis| strategy.extent(axis) == 1) && strategy.layers.is_empty()
-}
-
-/// Whether several ranks have parts of the gradient of a weight. Without stages it is assumed.
-fn sums_gradients(strategy: &Strategy) -> bool {
-    let has_ranks = |stage: &StageChoice| stage.extents.iter().any(|&extent| extent > 1);
-    strategy.stages.is_empty()
-        || strategy.extent(Axis::Data) > 1
-        || strategy.schedule.replicas() > 1
-        || strategy.stages.iter().any(has_ranks)
 }
 
 /// The prediction of a strategy and the number of tasks of its program, or why it is rejected.

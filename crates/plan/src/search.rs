@@ -15,8 +15,9 @@ use partita_space::Bytes;
 ///
 /// The search has six steps, and one on request:
 /// 1. Prune. Candidates are sorted by closed forms. The first valid one with data and spatial parallelism alone is
-///    evaluated at once, and those that take [`SearchRequest::prune_factor`] times as long are not lowered. Of the
-///    others the last rank is lowered, which has the largest part of a balanced split.
+///    evaluated at once, with other axes for deep levels, too (`level_costs`), and those that take
+///    [`SearchRequest::prune_factor`] times as long are not lowered. Of the others the last rank is lowered, which has the
+///    largest part of a balanced split.
 /// 2. Evaluate, in the order of lower bounds: first the middle rank, which has most neighbors, and one rank of each
 ///    group of branches, then the whole program. Candidates whose expected time is longer than the best step are
 ///    pruned (`expectation`).

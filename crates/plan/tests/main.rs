@@ -5,6 +5,7 @@
 mod requests;
 
 mod balance;
+mod levels;
 mod network;
 mod per_layer;
 mod plan;

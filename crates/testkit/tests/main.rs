@@ -14,6 +14,7 @@ mod frozen;
 mod groups;
 mod half;
 mod imported;
+mod levels;
 mod local_statistics;
 mod memory;
 mod mutation;

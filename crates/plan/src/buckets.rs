@@ -1,0 +1,79 @@
+//! Candidates that sum gradients in buckets.
+
+use crate::plan::{PlanError, RankedStrategy, Refusal};
+use crate::ranking::Ranking;
+use partita_lower::{StageChoice, Strategy};
+use partita_oracle::Prediction;
+use partita_space::{Axis, Bytes, Seconds};
+
+/// Sizes of buckets that are tried.
+const BUCKETS: [Bytes; 2] = [Bytes(4 << 20), Bytes(25 << 20)];
+/// Number of the best candidates for which they are.
+const BUCKETED: usize = 2;
+
+impl Ranking<'_, '_> {
+    /// Evaluates the best candidates and data parallelism alone with gradients in buckets, where gradients are summed.
+    pub fn evaluate_buckets(&mut self) -> Result<(), PlanError> {
+        if self.request.training.strategy.bucket > Bytes(0) {
+            // All candidates have the buckets that are asked for.
+            return Ok(());
+        }
+        let mut best: Vec<&RankedStrategy> = self.evaluated.iter().collect();
+        let seconds =
+            |one: &RankedStrategy| one.seconds().map_or(f64::INFINITY, |seconds| seconds.0);
+        let hidden = |one: &RankedStrategy| {
+            let exposed = |one: &Prediction| one.breakdown.gradient_allreduce_exposed.0;
+            seconds(one) - one.prediction.as_ref().map_or(0.0, exposed)
+        };
+        best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+        let data = self.asked(Strategy::hybrid(self.request.ranks, [1; 3]));
+        let is_tried =
+            |(at, one): &(usize, &RankedStrategy)| *at < BUCKETED || one.strategy == data;
+        // Buckets shorten sums of gradients. Those of data parallelism alone are reported in any case.
+        let least = best.first().map_or(f64::INFINITY, |one| seconds(one));
+        let may_gain = |one: &RankedStrategy| {
+            (hidden(one) < least || one.strategy == data)
+                && one.strategy.ranks() > 1
+                && sums_gradients(&one.strategy)
+        };
+        let tried = best.into_iter().enumerate().filter(is_tried);
+        let tried: Vec<(f64, Strategy)> = tried
+            .filter(|(_, one)| may_gain(one))
+            .map(|(_, one)| (seconds(one), one.strategy.clone()))
+            .collect();
+        let total = tried.len() * BUCKETS.len();
+        let all = tried
+            .iter()
+            .flat_map(|one| BUCKETS.map(|bucket| (one, bucket)));
+        for (at, ((least, apart), bucket)) in all.enumerate() {
+            let mut strategy = apart.clone();
+            strategy.bucket = bucket;
+            if self.is_over() {
+                self.leave(strategy);
+                continue;
+            }
+            (self.request.progress)(&strategy, total - at);
+            self.evaluate(strategy.clone(), None)?;
+            let is_slower =
+                |one: &mut RankedStrategy| one.strategy == strategy && seconds(one) >= *least;
+            if let Some(slower) = self.evaluated.pop_if(is_slower) {
+                let reason = format!(
+                    "not faster: a step takes {}, of `{apart}` {}",
+                    Seconds(seconds(&slower)),
+                    Seconds(*least)
+                );
+                self.refuse(slower.strategy, (Refusal::Slower, reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether several ranks have parts of the gradient of a weight. Without stages it is assumed.
+fn sums_gradients(strategy: &Strategy) -> bool {
+    let has_ranks = |stage: &StageChoice| stage.extents.iter().any(|&extent| extent > 1);
+    strategy.stages.is_empty()
+        || strategy.extent(Axis::Data) > 1
+        || strategy.schedule.replicas() > 1
+        || strategy.stages.iter().any(has_ranks)
+}

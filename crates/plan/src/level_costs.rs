@@ -1,0 +1,319 @@
+//! Chooses for each level of a model over which spatial axes it is split, as a shortest path over the levels.
+//!
+//! Small pieces exchange halos for little arithmetic, and deep layers have most of the weights, whose gradients all ranks
+//! sum. As in `per_layer`, one rank is lowered for each assignment of axes that may gain something.
+
+use crate::layers::{LayersError, StageCosts};
+use crate::levels::{DeepLayers, LevelAssignment, Levels, splits_weights};
+use crate::moves::{AxisTarget, MoveCosts, TimeKind, add_seconds};
+use crate::per_layer::{EXPOSED_FRACTIONS, shortest_path};
+use crate::plan::PlanError;
+use crate::ranking::{Pending, Ranking};
+use partita_graph::NodeId;
+use partita_lower::{Request, Strategy};
+use partita_program::ProgramKind;
+use partita_space::{Axis, Seconds};
+
+/// Assignments that gain less than this part of the time of a rank are not lowered.
+const GAIN_MIN: f64 = 0.01;
+/// Part of their expected time that redistributions within a level take at least.
+const MOVES_MIN: f64 = 0.5;
+/// Axes of the deep levels of a mesh are chosen if it takes at most this many times as long as the best, by closed forms.
+const MESH_FACTOR: f64 = 1.1;
+
+/// Seconds of computation, of communication that layers wait for, and of other communication.
+#[derive(Clone, Copy, Debug, Default)]
+struct UnitSeconds([f64; 3]);
+
+impl UnitSeconds {
+    /// With an exposed fraction of what layers do not wait for.
+    fn sum(&self, exposed_fraction: f64) -> f64 {
+        let [computation, waited, overlappable] = self.0;
+        computation + waited + exposed_fraction * overlappable
+    }
+}
+
+/// Costs of the levels of a model under each assignment, and of redistributions between them.
+struct LevelCosts<'a> {
+    levels: Levels<'a>,
+    assignments: Vec<LevelAssignment>,
+    /// By unit and assignment: levels, and then the transposed convolutions between them. None where a unit cannot be
+    /// split so.
+    seconds: Vec<Vec<Option<UnitSeconds>>>,
+    moves: MoveCosts,
+    /// Bytes of an element of all samples.
+    item: f64,
+}
+
+impl<'a> LevelCosts<'a> {
+    /// Once it is over, no more assignments are added.
+    ///
+    /// Errors: a kernel that the menu lacks, an unknown cost.
+    fn new(
+        training: &Request<'a>,
+        levels: Levels<'a>,
+        costs: &dyn StageCosts,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Self, LayersError> {
+        let axes = levels.axes.iter().map(|&axis| vec![axis]);
+        let groups: Vec<Vec<Axis>> = [vec![Axis::Data]].into_iter().chain(axes).collect();
+        let mut all = levels.assignments().into_iter();
+        let default = all.next().unwrap_or_default();
+        let mut table = Self {
+            assignments: Vec::new(),
+            seconds: vec![Vec::new(); 2 * levels.deep.len() + 1],
+            moves: MoveCosts::new(&levels.mesh, &groups, costs),
+            item: (training.batch * training.dtype.size()) as f64,
+            levels,
+        };
+        table.add(training, default.clone(), 0, costs)?;
+        let single = Request {
+            strategy: &Strategy::single(),
+            batch: training.batch / table.levels.mesh.extent(Axis::Data),
+            ..*training
+        };
+        let single = table.unit_seconds(&single, &default, costs)?;
+        for assignment in all.take_while(|_| !is_over()) {
+            if let Some(first) = table.levels.first_that_fits(&assignment, training.batch)
+                && table.may_gain(first, &assignment, &single)
+            {
+                table.add(training, assignment, first, costs)?;
+            }
+        }
+        Ok(table)
+    }
+
+    /// Adds the costs of an assignment of the levels below one.
+    fn add(
+        &mut self,
+        training: &Request<'_>,
+        assignment: LevelAssignment,
+        first: usize,
+        costs: &dyn StageCosts,
+    ) -> Result<(), LayersError> {
+        let strategy = self.levels.strategy(&self.levels.below(first, &assignment));
+        let request = Request {
+            strategy: &strategy,
+            ..*training
+        };
+        let own = self.unit_seconds(&request, &assignment, costs)?;
+        let (depth, is_default) = (self.levels.deep.len(), self.assignments.is_empty());
+        for (unit, (all, own)) in self.seconds.iter_mut().zip(own).enumerate() {
+            let level = if unit > depth { unit - depth } else { unit };
+            all.push((is_default || level > first).then_some(own));
+        }
+        self.assignments.push(assignment);
+        Ok(())
+    }
+
+    /// Whether an assignment of the levels below one may be faster than the default, given the seconds of a rank alone.
+    /// A level takes at least what it takes alone, divided evenly, and a part of the redistributions of what its layers
+    /// read.
+    fn may_gain(&self, first: usize, assignment: &LevelAssignment, single: &[UnitSeconds]) -> bool {
+        let levels = &self.levels;
+        let of_default = |unit: usize| self.seconds[unit][0].map_or(0.0, |one| one.sum(1.0));
+        let repeated = levels.ranks(assignment, &[AxisTarget::Repeated]) as f64;
+        let tiles = levels.ranks(&self.assignments[0], &[AxisTarget::Default]) as f64;
+        let gain = |level: usize| {
+            let inner = levels.deep.get(level).map(|deep| deep.range.clone());
+            let is_own = |at: &usize| inner.as_ref().is_none_or(|inner| !inner.contains(at));
+            let own = levels.deep[level - 1].range.clone().filter(is_own);
+            let weighted = own.filter(|&at| levels.graph.nodes[at].op.has_weights());
+            let moved = |at: usize| {
+                let read = levels.graph.nodes[at].inputs.first();
+                let moved = |id: &NodeId| self.moved(assignment, assignment, *id);
+                read.map_or(0.0, moved)
+            };
+            let moved: f64 = weighted.map(moved).sum();
+            let even = single[level].0[0] * repeated / tiles;
+            (of_default(level) - even - MOVES_MIN * moved).max(0.0)
+        };
+        let gain: f64 = (first + 1..=levels.deep.len()).map(gain).sum();
+        let all: f64 = (0..self.seconds.len()).map(of_default).sum();
+        gain >= GAIN_MIN * all
+    }
+
+    /// Seconds of each unit in a program in which deep layers have this assignment, without redistributions between levels.
+    fn unit_seconds(
+        &self,
+        training: &Request<'_>,
+        assignment: &LevelAssignment,
+        costs: &dyn StageCosts,
+    ) -> Result<Vec<UnitSeconds>, LayersError> {
+        let Levels { graph, deep, .. } = &self.levels;
+        let mut unit_of = vec![0; graph.nodes.len()];
+        let mut crossing = Vec::new();
+        for (at, one) in deep.iter().enumerate() {
+            unit_of[one.range.clone()].fill(at + 1);
+            if let Some(upsampling) = one.upsampling {
+                unit_of[upsampling.0] = deep.len() + at + 1;
+            }
+            crossing.push(one.enters);
+            crossing.extend(one.own_upsampling(assignment).or(one.leaves));
+        }
+        let name = |one: &DeepLayers| graph.node(one.enters).name.as_str();
+        let enters: Vec<&str> = deep.iter().map(name).collect();
+        let request = Request {
+            kind: ProgramKind::Train,
+            ..*training
+        };
+        let mut all = vec![UnitSeconds::default(); self.seconds.len()];
+        add_seconds(
+            &request,
+            costs,
+            &crossing,
+            &mut |task, node, kind, seconds| {
+                // The halo of a tensor that enters a level is one of its layers.
+                let is_halo = kind == TimeKind::Overlappable;
+                let entered = enters
+                    .iter()
+                    .position(|name| is_halo && task.origin.layer == *name);
+                let unit = entered.map_or(unit_of[node], |at| at + 1);
+                let at = match kind {
+                    TimeKind::Computation => 0,
+                    TimeKind::Exposed => 1,
+                    TimeKind::Overlappable => 2,
+                };
+                all[unit].0[at] += seconds;
+            },
+        )?;
+        Ok(all)
+    }
+
+    /// Seconds of the redistribution of a tensor, forward and backward.
+    fn moved(&self, from: &LevelAssignment, to: &LevelAssignment, id: NodeId) -> f64 {
+        let bytes = self.levels.graph.node(id).shape.volume() as f64 * self.item;
+        self.moves.seconds(from, to, bytes)
+    }
+
+    /// Seconds between adjacent levels, by both assignments, with the transposed convolution between them.
+    fn borders(&self, seconds: &dyn Fn(usize, usize) -> f64) -> Vec<Vec<Vec<f64>>> {
+        let depth = self.levels.deep.len();
+        let border = |at: usize, outer: usize, inner: usize| {
+            let deep = &self.levels.deep[at];
+            let [from, to] = [outer, inner].map(|at| &self.assignments[at]);
+            let up = deep.own_upsampling(to).or(deep.leaves);
+            let up = up.map_or(0.0, |id| self.moved(to, from, id));
+            let own = if splits_weights(to) { inner } else { outer };
+            self.moved(from, to, deep.enters) + up + seconds(depth + 1 + at, own)
+        };
+        let all = 0..self.assignments.len();
+        let of = |at: usize| {
+            let from = |outer| all.clone().map(|inner| border(at, outer, inner)).collect();
+            all.clone().map(from).collect()
+        };
+        (0..depth).map(of).collect()
+    }
+
+    /// The shortest paths for each exposed fraction: with all assignments, with those that split no channels, and with those
+    /// that only repeat layers.
+    fn best(&self) -> Vec<Strategy> {
+        let allowed = [
+            AxisTarget::Channels,
+            AxisTarget::Filters,
+            AxisTarget::Repeated,
+        ];
+        let mut best = Vec::new();
+        for exposed_fraction in EXPOSED_FRACTIONS {
+            for last in 0..allowed.len() {
+                let strategy = self.path(exposed_fraction, &allowed[last..]);
+                if !strategy.layers.is_empty() && !best.contains(&strategy) {
+                    best.push(strategy);
+                }
+            }
+        }
+        best
+    }
+
+    /// The strategy of the shortest path with these targets beside the default.
+    fn path(&self, exposed_fraction: f64, allowed: &[AxisTarget]) -> Strategy {
+        let is_allowed = |assignment: &LevelAssignment| {
+            let mut targets = assignment.iter();
+            targets.all(|one| *one == AxisTarget::Default || allowed.contains(one))
+        };
+        let is_allowed: Vec<bool> = self.assignments.iter().map(is_allowed).collect();
+        let seconds = |unit: usize, at: usize| match self.seconds[unit][at] {
+            Some(seconds) if is_allowed[at] => seconds.sum(exposed_fraction),
+            Some(_) | None => f64::INFINITY,
+        };
+        let all = 0..self.assignments.len();
+        // The first level keeps the default.
+        let of = |level: usize, at: usize| {
+            if level == 0 && at > 0 {
+                f64::INFINITY
+            } else {
+                seconds(level, at)
+            }
+        };
+        let levels = 0..=self.levels.deep.len();
+        let layers = levels.map(|level| all.clone().map(|at| of(level, at)).collect());
+        let layers: Vec<Vec<f64>> = layers.collect();
+        let path = shortest_path(&layers, &self.borders(&seconds)).into_iter();
+        let path: Vec<LevelAssignment> = path.map(|at| self.assignments[at].clone()).collect();
+        self.levels.strategy(&path)
+    }
+}
+
+impl Ranking<'_, '_> {
+    /// Chooses axes for the levels of the model, and evaluates the results that may be the fastest: on a mesh, and, unless
+    /// that was in vain, on the one of nearly as fast ones that splits the deepest weights into the most parts. The meshes
+    /// come with their time by closed forms, the fastest first.
+    pub fn evaluate_levels(
+        &mut self,
+        (least, mesh): (Seconds, &Strategy),
+        meshes: &[(Seconds, Strategy)],
+    ) -> Result<(), PlanError> {
+        let Request { graph, batch, .. } = self.request.training;
+        let levels = Levels::new(graph, mesh);
+        let Some(levels) = levels.filter(|_| self.shortened.is_none() && self.request.knows_costs)
+        else {
+            return Ok(());
+        };
+        let parts = levels.parts_max(batch);
+        let before = self.best.clone();
+        self.evaluate_levels_of(levels)?;
+        if before.is_some() && self.best == before && parts > 1 {
+            return Ok(());
+        }
+        let near = meshes.iter().filter(|(form, one)| {
+            let is_near = *form <= least * MESH_FACTOR && one.overlap == mesh.overlap;
+            is_near && one.check(graph, batch).is_ok()
+        });
+        let mut most = (parts, None);
+        for levels in near.filter_map(|(_, one)| Levels::new(graph, one)) {
+            let parts = levels.parts_max(batch);
+            if parts > most.0 {
+                most = (parts, Some(levels));
+            }
+        }
+        let other = most.1.filter(|_| !self.is_over());
+        other.map_or(Ok(()), |levels| self.evaluate_levels_of(levels))
+    }
+
+    fn evaluate_levels_of(&mut self, levels: Levels<'_>) -> Result<(), PlanError> {
+        let request = Request {
+            strategy: &levels.mesh.clone(),
+            ..self.request.training
+        };
+        let is_over = || self.is_over();
+        let best = match LevelCosts::new(&request, levels, self.request.stages, &is_over) {
+            Ok(found) => found.best(),
+            Err(LayersError::Cost(_)) => Vec::new(),
+            Err(LayersError::Lower(error)) if error.is_of_strategy() => Vec::new(),
+            Err(LayersError::Lower(error)) => return Err(error.into()),
+        };
+        let mut pending: Vec<Pending> = Vec::new();
+        for strategy in best {
+            if !self.refused.iter().any(|one| one.strategy == strategy) {
+                pending.extend(self.bounded(strategy)?);
+            }
+        }
+        pending.sort_by(|a, b| a.lower_bound.0.total_cmp(&b.lower_bound.0));
+        let total = pending.len();
+        for (at, one) in pending.into_iter().enumerate() {
+            (self.request.progress)(&one.strategy, total - at);
+            self.evaluate_bounded(one)?;
+        }
+        Ok(())
+    }
+}

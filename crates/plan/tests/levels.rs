@@ -1,0 +1,75 @@
+//! Deep levels over other axes than the first ones.
+
+use crate::requests;
+
+use partita_graph::zoo;
+use partita_lower::{Strategy, lower};
+use partita_oracle::{MachineCosts, Mode, predict, rank_seconds};
+use partita_plan::{FixedCosts, RankedStrategy, SearchRequest, plan};
+use partita_space::{Bytes, Seconds};
+use partita_testkit::{Machine, Software};
+use requests::training;
+
+fn costs(machine: &str) -> MachineCosts {
+    MachineCosts::new(
+        Machine::load(machine, &[]).unwrap(),
+        Software::load("partita-cudnn", &[]).unwrap(),
+    )
+}
+
+/// For one sample on a machine.
+fn ranked(model: &str, machine: &str, ranks: usize) -> Vec<RankedStrategy> {
+    let (graph, costs, single) = (
+        zoo::build(model).unwrap(),
+        costs(machine),
+        Strategy::single(),
+    );
+    let request = SearchRequest {
+        training: training(&graph, &single, 1),
+        ranks,
+        memory: Bytes(16_000_000_000),
+        lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &costs),
+        prune_factor: 3.0,
+        micro_statistics: false,
+        front: false,
+        knows_costs: true,
+        cost: &|program| {
+            predict(program, &costs, Mode::Classes, 1, false).map_err(|error| error.to_string())
+        },
+        stages: &FixedCosts(&costs),
+        progress: &|_, _| {},
+        is_over: &|_, _| false,
+    };
+    plan(&request).unwrap()
+}
+
+fn step(model: &str, machine: &str, strategy: &str) -> Seconds {
+    let graph = zoo::build(model).unwrap();
+    let strategy: Strategy = strategy.parse().unwrap();
+    let program = lower(&training(&graph, &strategy, 1)).unwrap();
+    let prediction = predict(&program, &costs(machine), Mode::Classes, 1, false).unwrap();
+    prediction.iteration_seconds
+}
+
+/// Sums of the gradients of its deep weights take most of the time of a U-Net that is split in space alone.
+#[test]
+fn weights_of_deep_levels_are_split() {
+    let (model, machine) = ("scaffold@64", "lassen");
+    let all = ranked(model, machine, 16);
+    let best = &all[0];
+    let text = best.strategy.to_string();
+    let seconds = best.seconds().unwrap();
+    println!("{text}: {seconds}");
+    assert!(
+        text.contains("F=") && !best.strategy.layers.is_empty(),
+        "{text}"
+    );
+    assert_eq!(text.parse::<Strategy>().unwrap(), best.strategy);
+    // The mesh alone, and what is fastest without levels.
+    let mesh = text.split(';').next().unwrap();
+    let filters = "depth=2,height=2,width=2,filter=2,bucket=25MiB";
+    for (other, factor) in [(mesh, 0.85), (filters, 0.9)] {
+        let other = step(model, machine, other);
+        assert!(seconds < other * factor, "{seconds} {other}");
+    }
+}
