@@ -7,6 +7,7 @@ mod element_loss;
 mod expected;
 mod fused;
 mod group_norm;
+mod layer;
 mod linear;
 mod loss;
 mod menu;
