@@ -1,15 +1,15 @@
 //! Cross-entropy with weights or an ignored class, and Dice.
 
+use super::Run;
 use super::loss::{
     BUFFER, Classes, EXPONENTIAL, PARTS, exp, index, is_class, maximum, no_class, sum, sum_rows,
 };
 use super::operand::AnyBlock;
-use super::{Output, Run};
 use crate::grid::{Canceled, part};
 use crate::rows::Rows;
 use crate::simd::{Op, Simd};
 use partita_program::{ClassTerms, Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 use partita_space::Rank;
 use std::cell::Cell;
 use std::ops::Range;
@@ -23,11 +23,7 @@ pub(super) fn has(kernel: &Kernel) -> bool {
     )
 }
 
-pub(super) fn execute(
-    kernel: &Kernel,
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+pub(super) fn execute(kernel: &Kernel, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     match kernel {
         Kernel::ClassTotals {
             x,
@@ -85,11 +81,12 @@ fn class_totals(
     ignore: Option<i64>,
     rank: Rank,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let extent = target.extent;
-    let x_bytes = run.input(x).bytes();
-    let target = AnyBlock::of(run.memory, target);
-    let mut totals = run.memory.write::<f64>(totals);
+    // Of x only the positions matter.
+    drop(run.input(x));
+    let target = run.any(target);
+    let mut totals = run.totals(totals, false);
     totals.data_mut().fill(0.0);
     let counts = totals.data_mut();
     let mut wrong = None;
@@ -114,10 +111,7 @@ fn class_totals(
     if let Some(class) = wrong {
         return Err(no_class(class, counts.len(), rank));
     }
-    Ok(KernelTally {
-        flops: extent[..4].iter().product::<usize>() as u64,
-        bytes: x_bytes + target.bytes() + totals.box_bytes(),
-    })
+    Ok(extent[..4].iter().product::<usize>() as u64)
 }
 
 /// Logits and targets.
@@ -229,10 +223,10 @@ fn dice_sums(
     (batch, ignore): (bool, Option<i64>),
     rank: Rank,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let visits = x.volume() as u64;
-    let (x, target) = (run.input(x), AnyBlock::of(run.memory, target));
-    let mut sums = run.memory.write::<f64>(sums);
+    let (x, target) = (run.input(x), run.any(target));
+    let mut sums = run.totals(sums, false);
     let wrong = AtomicUsize::new(usize::MAX);
     let scores = Scores {
         x: Rows::from(x.view()),
@@ -275,10 +269,7 @@ fn dice_sums(
     }
     SLOTS.set(kept);
     check(&scores, &target, rank)?;
-    Ok(KernelTally {
-        flops: 6 * visits,
-        bytes: x.bytes() + target.bytes() + sums.box_bytes(),
-    })
+    Ok(6 * visits)
 }
 
 /// Pointers: the box has the rows.
@@ -331,16 +322,15 @@ fn class_loss(
     (weight, terms): (f64, &ClassTerms),
     rank: Rank,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     if let Some(dx) = dx {
         assert_eq!(dx.extent, x.extent, "{dx} and {x} have one shape");
     }
     let visits = x.volume() as u64;
-    let (x, target) = (run.input(x), AnyBlock::of(run.memory, target));
+    let (x, target) = (run.input(x), run.any(target));
     let [totals, sums] = [totals, sums].map(|view| view.map(|view| run.sums(view)));
-    let mut loss = run.memory.write::<f64>(loss);
+    let mut loss = run.totals(loss, false);
     let mut dx = dx.map(|dx| run.output(dx));
-    let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
     let grid = x.view().grid;
     let wrong = AtomicUsize::new(usize::MAX);
     let dice = sums
@@ -369,11 +359,7 @@ fn class_loss(
         FACTORS.set(dice);
     }
     loss.data_mut()[0] = weight * sum;
-    let sums = [&totals, &sums].map(|sums| sums.as_ref().map_or(0, |sums| sums.box_bytes()));
-    Ok(KernelTally {
-        flops: 10 * visits,
-        bytes: x.bytes() + target.bytes() + dx_bytes + sums[0] + sums[1] + loss.box_bytes(),
-    })
+    Ok(10 * visits)
 }
 
 /// Of a loss, its value and gradient.

@@ -1,16 +1,16 @@
 //! Convolutions of programs on the kernels of this crate.
 
+use super::Run;
 use super::native::Native;
 use super::operand::Output;
 use super::tail::{TailOperands, scale_elements};
-use super::{Run, touched};
 use crate::conv::convolution::{Convolution, Weights};
 use crate::conv::data::pack_backward_data;
 use crate::conv::forward::pack_forward;
 use crate::grid::{Call, Window};
 use partita_program::fused::Tail;
 use partita_program::{Direction, Kernel, Role, Taps, View};
-use partita_run::{Block, KernelTally, RunError};
+use partita_run::{Block, RunError};
 
 /// Taps as the kernels of this crate describe them.
 pub(super) fn window(taps: &Taps) -> Window {
@@ -33,7 +33,7 @@ pub(super) fn execute<E: Native>(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel {
         Kernel::PackWeights { .. } => pack(kernel, run),
         Kernel::ConvolutionForward {
@@ -48,34 +48,25 @@ pub(super) fn execute<E: Native>(
             let conv = convolution(taps, *groups);
             let (flops, is_packed) = (tail.flops(y), is_packed(w, run));
             let mut held = TailOperands::new(tail, run);
-            let (x, w, mut y) = (run.input_of::<E>(x), run.dense(w), run.output_of(y));
+            let (x, w) = (run.input_of::<E>(x), run.dense(w));
+            let mut y = run.output_of(y, *accumulate);
             let bias = bias.as_ref().map(|bias| run.dense(bias));
             let values = bias.as_ref().map(|bias| bias.data());
             let scales = scale_elements(tail, y.block().extent[4]);
             let method = run.method;
-            let work = run.compute(|call| {
+            Ok(run.flops(|call| {
                 with_scales(call, scales, |call, scales| {
                     let (w, epilogue) = (weights(is_packed, &w), held.epilogue(values, scales));
                     let (x, y, adds) = (x.view(), y.view(), *accumulate);
                     E::forward(method, call, x, w, y, &conv, adds, epilogue)
                 })
-            })?;
-            let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-            Ok(KernelTally {
-                flops: work.flops + flops,
-                bytes: x.bytes() + w.box_bytes() + bias_bytes + touched(y.bytes(), *accumulate),
-            })
+            })? + flops)
         }
         Kernel::ConvolutionBackwardData { .. } => backward_data::<E>(kernel, tail, run),
         Kernel::ConvolutionBackwardWeight { .. } => backward_weight::<E>(kernel, None, run),
         Kernel::BiasBackward { dy, db, accumulate } => {
-            let (dy, mut db) = (run.input_of::<E>(dy), run.output(db));
-            let work =
-                run.compute(|call| E::bias_backward(call, dy.view(), db.slice(), *accumulate))?;
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: dy.bytes() + touched(db.bytes(), *accumulate),
-            })
+            let (dy, mut db) = (run.input_of::<E>(dy), run.result(db, *accumulate));
+            run.flops(|call| E::bias_backward(call, dy.view(), db.slice(), *accumulate))
         }
         other => panic!("{} is no convolution", other.name()),
     }
@@ -93,7 +84,7 @@ fn weights<'w>(is_packed: bool, w: &'w Block<'_, f32>) -> Weights<'w> {
     }
 }
 
-fn pack(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+fn pack(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     let Kernel::PackWeights {
         w,
         packed,
@@ -106,16 +97,12 @@ fn pack(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError>
     };
     let (conv, [.., channels, f]) = (convolution(taps, *groups), w.extent);
     let (c, w, mut packed) = (channels * groups, run.dense(w), run.output(packed));
-    let work = run.compute(|call| {
+    run.flops(|call| {
         let (w, packed) = (w.data(), packed.slice());
         match direction {
             Direction::Forward => pack_forward(call, w, packed, &conv, c, f),
             Direction::BackwardData => pack_backward_data(call, w, packed, &conv, c, f),
         }
-    })?;
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: work.bytes,
     })
 }
 
@@ -138,7 +125,7 @@ fn backward_data<E: Native>(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let Kernel::ConvolutionBackwardData {
         dy,
         w,
@@ -155,23 +142,19 @@ fn backward_data<E: Native>(
     let (conv, flops) = (convolution(taps, *groups), tail.flops(dx));
     let is_packed = is_packed(w, run);
     let mut held = TailOperands::new(tail, run);
-    let (dy, w, mut dx) = (run.input_of::<E>(dy), run.dense(w), run.output_of(dx));
+    let (dy, w) = (run.input_of::<E>(dy), run.dense(w));
+    let mut dx = run.output_of(dx, *accumulate);
     let bias = bias.as_ref().map(|bias| run.dense(bias));
     let values = bias.as_ref().map(|bias| bias.data());
     let scales = scale_elements(tail, dx.block().extent[4]);
     let method = run.method;
-    let work = run.compute(|call| {
+    Ok(run.flops(|call| {
         with_scales(call, scales, |call, scales| {
             let (w, epilogue) = (weights(is_packed, &w), held.epilogue(values, scales));
             let (dy, dx, shift, adds) = (dy.view(), dx.view(), *shift, *accumulate);
             E::backward_data(method, call, dy, w, dx, &conv, shift, adds, epilogue)
         })
-    })?;
-    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-    Ok(KernelTally {
-        flops: work.flops + flops,
-        bytes: dy.bytes() + w.box_bytes() + bias_bytes + touched(dx.bytes(), *accumulate),
-    })
+    })? + flops)
 }
 
 /// With `db`, the gradient of the bias too; it adds where that of the weights does.
@@ -179,7 +162,7 @@ pub(super) fn backward_weight<E: Native>(
     kernel: &Kernel,
     db: Option<&View>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let Kernel::ConvolutionBackwardWeight {
         x,
         dy,
@@ -193,17 +176,13 @@ pub(super) fn backward_weight<E: Native>(
     };
     let conv = convolution(taps, *groups);
     let bias_flops = db.map_or(0, |_| dy.volume() as u64);
-    let mut db = db.map(|db| run.output(db));
+    let mut db = db.map(|db| run.result(db, *accumulate));
     let (x, dy) = (run.input_of::<E>(x), run.input_of::<E>(dy));
-    let mut dw = run.output(dw);
+    let mut dw = run.result(dw, *accumulate);
     let method = run.method;
-    let work = run.compute(|call| {
+    Ok(run.flops(|call| {
         let db = db.as_mut().map(Output::slice);
         let (x, dy, dw, adds) = (x.view(), dy.view(), dw.slice(), *accumulate);
         E::backward_weight(method, call, x, dy, dw, db, &conv, adds)
-    })?;
-    Ok(KernelTally {
-        flops: work.flops + bias_flops,
-        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), *accumulate),
-    })
+    })? + bias_flops)
 }

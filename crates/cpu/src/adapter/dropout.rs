@@ -1,12 +1,12 @@
 //! Dropout; the mask is recomputed from the element's key and never stored.
 
-use super::{Run, touched};
+use super::Run;
 use crate::grid::{Canceled, Grid, Shared};
 use crate::simd::{Level, Op, Simd};
 use crate::team::ELEMENT;
 use partita_program::random::Draws;
 use partita_program::{DropoutMask, Kernel};
-use partita_run::{Inputs, KernelTally, RunError};
+use partita_run::{Inputs, RunError};
 use partita_space::{Coord, Mesh};
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub(super) fn execute(
     mesh: &Mesh,
     coord: &Coord,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let Kernel::Dropout {
         x,
         y,
@@ -43,10 +43,12 @@ pub(super) fn execute(
         shape: distribution.shape,
         offset: distribution.corner(halo_low, mesh, coord),
     };
-    let mut target = run.output(y);
+    let mut target = run.result(y, *accumulate);
     // In place there is one block, from which both are taken.
     let source = (x != y).then(|| run.input(x));
-    let (x_bytes, y_bytes) = (target.bytes(), touched(target.bytes(), *accumulate));
+    if source.is_none() {
+        run.count(target.bytes());
+    }
     let y = target.view();
     let y_grid = y.grid;
     let to = Shared(y.data.as_mut_ptr());
@@ -71,10 +73,7 @@ pub(super) fn execute(
             unsafe { job.run(level, rows) };
         })
         .map_err(|Canceled| RunError::Cancelled)?;
-    Ok(KernelTally {
-        flops: y_grid.elements() as u64,
-        bytes: x_bytes + y_bytes,
-    })
+    Ok(y_grid.elements() as u64)
 }
 
 /// Which elements are dropped.

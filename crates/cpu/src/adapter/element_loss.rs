@@ -1,15 +1,14 @@
 //! Losses of single elements.
 
+use super::Run;
 use super::loss::{Classes, EXPONENTIAL, exp, index, sum_rows};
-use super::operand::AnyBlock;
-use super::{Output, Run};
 use crate::rows::Rows;
 use crate::simd::{Op, Simd};
 use partita_program::{ElementFunction, Kernel};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 use std::ops::Range;
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     let Kernel::ElementLoss {
         function,
         x,
@@ -29,10 +28,9 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTa
         assert_eq!(dx.extent, x.extent, "{dx} and {x} have one shape");
     }
     let visits = x.volume() as u64;
-    let (x, target) = (run.input(x), AnyBlock::of(run.memory, target));
-    let mut loss = run.memory.write::<f64>(loss);
+    let (x, target) = (run.input(x), run.any(target));
+    let mut loss = run.totals(loss, false);
     let mut dx = dx.as_ref().map(|dx| run.output(dx));
-    let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
     let elements = Elements {
         function: *function,
         x: Rows::from(x.view()),
@@ -47,10 +45,7 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTa
         unsafe { level.run(ElementRows { elements, rows }) }
     })?;
     loss.data_mut()[0] = factor * sum;
-    Ok(KernelTally {
-        flops: 6 * visits,
-        bytes: x.bytes() + target.bytes() + dx_bytes + loss.box_bytes(),
-    })
+    Ok(6 * visits)
 }
 
 #[derive(Clone, Copy)]

@@ -1,19 +1,19 @@
 //! Group norm of programs on the kernels of this crate, sample by sample.
 
+use super::Run;
 use super::operand::sample;
-use super::{Run, touched};
 use crate::norm::group::{
     GroupNormalization, group_norm_backward, group_norm_backward_statistics, group_norm_forward,
 };
 use crate::norm::norm_statistics;
 use partita_program::{Kernel, View};
-use partita_run::{Block, KernelTally, RunError};
+use partita_run::{Block, RunError};
 use std::ops::Range;
 
 /// Groups, values per group, and epsilon.
 type Constants = (usize, u64, f64);
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     match kernel {
         Kernel::GroupNormStatistics { x, sums } => statistics([x, sums], run),
         Kernel::GroupNormForward {
@@ -78,45 +78,35 @@ fn by<'a>(
     }
 }
 
-fn statistics([x, sums]: [&View; 2], run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
-    let mut totals = run.memory.write::<f64>(sums);
-    let mut tally = KernelTally {
-        flops: 0,
-        bytes: totals.box_bytes(),
-    };
+fn statistics([x, sums]: [&View; 2], run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let mut totals = run.totals(sums, false);
+    let mut flops = 0;
     for n in 0..x.extent[0] {
         let x = run.input(&sample(x, n));
-        let work = run.compute(|call| {
+        flops += run.flops(|call| {
             let sums = &mut totals.data_mut()[of_sample(n, sums.extent[4])];
             norm_statistics(call, x.view(), sums, false)
         })?;
-        tally.flops += work.flops;
-        tally.bytes += x.bytes();
     }
-    Ok(tally)
+    Ok(flops)
 }
 
 fn forward(
     [x, sums, gamma, beta, y]: [&View; 5],
     constants: Constants,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (sums, gamma, beta) = (run.sums(sums), run.dense(gamma), run.dense(beta));
-    let mut tally = KernelTally {
-        flops: 0,
-        bytes: sums.box_bytes() + gamma.box_bytes() + beta.box_bytes(),
-    };
+    let mut flops = 0;
     for n in 0..x.extent[0] {
         let (x, mut y) = (run.input(&sample(x, n)), run.output(&sample(y, n)));
         let norm = by(&sums, n, constants);
-        let work = run.compute(|call| {
+        flops += run.flops(|call| {
             let scales = [gamma.data(), beta.data()];
             group_norm_forward(call, x.view(), y.view(), &norm, scales)
         })?;
-        tally.flops += work.flops;
-        tally.bytes += x.bytes() + y.bytes();
     }
-    Ok(tally)
+    Ok(flops)
 }
 
 fn backward_statistics(
@@ -125,19 +115,15 @@ fn backward_statistics(
     constants: Constants,
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (sums, mut dgamma, mut dbeta) = (run.sums(sums), run.output(dgamma), run.output(dbeta));
-    let mut totals = gradient_sums.map(|view| run.memory.write::<f64>(view));
-    let written = totals.as_ref().map_or(0, |totals| totals.box_bytes());
-    let of_parameters = touched(dgamma.bytes() + dbeta.bytes(), accumulate);
-    let mut tally = KernelTally {
-        flops: 0,
-        bytes: sums.box_bytes() + written + of_parameters,
-    };
+) -> Result<u64, RunError> {
+    let [mut dgamma, mut dbeta] = [dgamma, dbeta].map(|view| run.result(view, accumulate));
+    let sums = run.sums(sums);
+    let mut totals = gradient_sums.map(|view| run.totals(view, false));
+    let mut flops = 0;
     for n in 0..x.extent[0] {
         let (x, dy) = (run.input(&sample(x, n)), run.input(&sample(dy, n)));
         let norm = by(&sums, n, constants);
-        let work = run.compute(|call| {
+        flops += run.flops(|call| {
             let range = of_sample(n, sums.extent[4]);
             let totals = totals.as_mut().map(|totals| &mut totals.data_mut()[range]);
             let gradients = [dgamma.slice(), dbeta.slice()];
@@ -145,10 +131,8 @@ fn backward_statistics(
             let views = [x.view(), dy.view()];
             group_norm_backward_statistics(call, views, &norm, totals, gradients, adds)
         })?;
-        tally.flops += work.flops;
-        tally.bytes += x.bytes() + dy.bytes();
     }
-    Ok(tally)
+    Ok(flops)
 }
 
 fn backward_data(
@@ -156,23 +140,18 @@ fn backward_data(
     constants: Constants,
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (sums, gamma, gradient_sums) = (run.sums(sums), run.dense(gamma), run.sums(gradient_sums));
-    let mut tally = KernelTally {
-        flops: 0,
-        bytes: sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes(),
-    };
+    let mut flops = 0;
     for n in 0..x.extent[0] {
         let (x, dy) = (run.input(&sample(x, n)), run.input(&sample(dy, n)));
-        let mut dx = run.output(&sample(dx, n));
+        let mut dx = run.result(&sample(dx, n), accumulate);
         let norm = by(&sums, n, constants);
         let totals = &gradient_sums.data()[of_sample(n, sums.extent[4])];
-        let work = run.compute(|call| {
+        flops += run.flops(|call| {
             let (views, gamma) = ([x.view(), dy.view()], gamma.data());
             group_norm_backward(call, views, dx.view(), &norm, gamma, totals, accumulate)
         })?;
-        tally.flops += work.flops;
-        tally.bytes += x.bytes() + dy.bytes() + touched(dx.bytes(), accumulate);
     }
-    Ok(tally)
+    Ok(flops)
 }

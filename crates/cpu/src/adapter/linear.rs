@@ -1,8 +1,8 @@
 //! Linear layers of programs on the kernels of this crate.
 
+use super::Run;
 use super::operand::{Input, Output, dense, rows};
 use super::tail::TailOperands;
-use super::{Run, touched};
 use crate::conv::convolution::Weights;
 use crate::conv::epilogue::Epilogue;
 use crate::conv::linear::{linear_backward_data, linear_backward_weight, linear_forward};
@@ -10,13 +10,13 @@ use crate::elementwise::{accumulate as add_to, copy};
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Work};
 use partita_program::fused::Tail;
 use partita_program::{Kernel, View as ProgramView};
-use partita_run::{Block, KernelTally, RunError};
+use partita_run::RunError;
 
 pub(super) fn execute(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel {
         Kernel::LinearForward { x, w, bias, y } => forward([x, w, y], bias.as_ref(), tail, run),
         Kernel::LinearBackwardData {
@@ -57,22 +57,17 @@ fn forward(
     bias: Option<&ProgramView>,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let flops = tail.flops(y);
     let mut held = TailOperands::new(tail, run);
     let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
     let bias = bias.map(|bias| run.dense(bias));
     let epilogue = held.epilogue(bias.as_ref().map(|bias| bias.data()), &mut []);
-    let work = run.compute(|call| {
+    Ok(run.flops(|call| {
         with_rows(call, &x, |call, x| {
             linear_forward(call, x, Weights::Plain(w.data()), y.view(), false, epilogue)
         })
-    })?;
-    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-    Ok(KernelTally {
-        flops: work.flops + flops,
-        bytes: x.bytes() + w.box_bytes() + bias_bytes + y.bytes(),
-    })
+    })? + flops)
 }
 
 fn backward_data(
@@ -80,13 +75,13 @@ fn backward_data(
     accumulate: bool,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let flops = tail.flops(dx);
     let mut held = TailOperands::new(tail, run).into_rows();
-    let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
+    let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.result(dx, accumulate));
     let w_data = Weights::Plain(w.data());
     let (extent, pitch) = (dx.block().extent, dx.block().pitch);
-    let work = run.compute(|call| {
+    Ok(run.flops(|call| {
         if let Some(grid) = rows(extent, pitch) {
             let dx = ViewMut::new(dx.block().data_mut(), &grid);
             return linear_backward_data(
@@ -122,11 +117,7 @@ fn backward_data(
             copy(&mut call, packed, dx.view())?;
         }
         Ok(work)
-    })?;
-    Ok(KernelTally {
-        flops: work.flops + flops,
-        bytes: dy.bytes() + w.box_bytes() + touched(dx.bytes(), accumulate),
-    })
+    })? + flops)
 }
 
 /// With `db`, the gradient of the bias too; it adds where that of the weights does.
@@ -134,7 +125,7 @@ pub(super) fn backward_weight(
     kernel: &Kernel,
     db: Option<&ProgramView>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let Kernel::LinearBackwardWeight {
         x,
         dy,
@@ -145,16 +136,12 @@ pub(super) fn backward_weight(
         panic!("{} is no weight gradient", kernel.name());
     };
     let bias_flops = db.map_or(0, |_| dy.volume() as u64);
-    let mut db = db.map(|db| run.output(db));
-    let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
-    let work = run.compute(|call| {
+    let mut db = db.map(|db| run.result(db, *accumulate));
+    let (x, dy, mut dw) = (run.input(x), run.input(dy), run.result(dw, *accumulate));
+    Ok(run.flops(|call| {
         with_rows(call, &x, |call, x| {
             let db = db.as_mut().map(Output::slice);
             linear_backward_weight(call, x, dy.view(), dw.slice(), db, *accumulate)
         })
-    })?;
-    Ok(KernelTally {
-        flops: work.flops + bias_flops,
-        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), *accumulate),
-    })
+    })? + bias_flops)
 }

@@ -8,7 +8,7 @@ use crate::simd::{Level, Op, Simd};
 use crate::team::ELEMENT;
 use half::{bf16, f16};
 use partita_program::{Kernel, View};
-use partita_run::{Block, KernelTally, RunError};
+use partita_run::{Block, RunError};
 use partita_space::Rank;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,11 +22,7 @@ pub(super) const BUFFER: usize = 64;
 /// What an exponential costs, next to an element that is read.
 pub(super) const EXPONENTIAL: u64 = 4 * ELEMENT;
 
-pub(super) fn execute(
-    kernel: &Kernel,
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+pub(super) fn execute(kernel: &Kernel, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     match kernel {
         Kernel::MeanSquaredError {
             x,
@@ -126,14 +122,12 @@ fn mean_squared_error(
     dx: Option<&View>,
     (count, weight): (u64, f64),
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let visits = x.volume() as u64;
-    let (x, wide) = (run.input(x), AnyBlock::of(run.memory, target));
-    let mut loss = run.memory.write::<f64>(loss);
+    let (x, wide) = (run.input(x), run.any(target));
+    let mut loss = run.totals(loss, false);
     let mut dx = dx.map(|dx| run.output(dx));
-    let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
-    let target_bytes = wide.bytes();
     let sum = match wide {
         AnyBlock::F32(block) => {
             let target = super::Input::new(block);
@@ -177,10 +171,7 @@ fn mean_squared_error(
         }
     };
     loss.data_mut()[0] = weight * sum / count as f64;
-    Ok(KernelTally {
-        flops: 4 * visits,
-        bytes: x.bytes() + target_bytes + dx_bytes + loss.box_bytes(),
-    })
+    Ok(4 * visits)
 }
 
 formula!(Difference { factor }, false, |S, [x, target, _], _, _| {
@@ -247,7 +238,7 @@ fn softmax_cross_entropy(
     (count, weight, smoothing): (u64, f64, f64),
     rank: Rank,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(
         x.extent[..4],
         target.extent[..4],
@@ -257,10 +248,9 @@ fn softmax_cross_entropy(
         assert_eq!(dx.extent, x.extent, "{dx} and {x} have one shape");
     }
     let visits = x.volume() as u64;
-    let (x, target) = (run.input(x), AnyBlock::of(run.memory, target));
-    let mut loss = run.memory.write::<f64>(loss);
+    let (x, target) = (run.input(x), run.any(target));
+    let mut loss = run.totals(loss, false);
     let mut dx = dx.map(|dx| run.output(dx));
-    let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
     let grid = x.view().grid;
     let wrong = AtomicUsize::new(usize::MAX);
     let classes = Classes::of(&target);
@@ -283,10 +273,7 @@ fn softmax_cross_entropy(
         return Err(no_class(class, grid.channels, rank));
     }
     loss.data_mut()[0] = weight * sum / count as f64;
-    Ok(KernelTally {
-        flops: 5 * visits,
-        bytes: x.bytes() + target.bytes() + dx_bytes + loss.box_bytes(),
-    })
+    Ok(5 * visits)
 }
 
 pub(super) fn no_class(class: f64, classes: usize, rank: Rank) -> RunError {
@@ -576,10 +563,10 @@ fn output_errors(
     [x, target, errors]: [&View; 3],
     logistic: bool,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
-    let (x, target) = (run.memory.read::<f32>(x), AnyBlock::of(run.memory, target));
-    let mut errors = run.memory.write::<f64>(errors);
+    let (x, target) = (run.read::<f32>(x), run.any(target));
+    let mut errors = run.totals(errors, false);
     errors.data_mut().fill(0.0);
     let (absolute, squared) = errors.data_mut().split_at_mut(x.extent[4]);
     let mut visits = 0;
@@ -597,10 +584,7 @@ fn output_errors(
             visits += 1;
         }
     })?;
-    Ok(KernelTally {
-        flops: 4 * visits,
-        bytes: x.box_bytes() + target.bytes() + errors.box_bytes(),
-    })
+    Ok(4 * visits)
 }
 
 fn class_counts(
@@ -608,14 +592,14 @@ fn class_counts(
     ignore: Option<i64>,
     rank: Rank,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(
         x.extent[..4],
         target.extent[..4],
         "positions of x and its target"
     );
-    let (x, target) = (run.memory.read::<f32>(x), AnyBlock::of(run.memory, target));
-    let mut counts = run.memory.write::<f64>(counts);
+    let (x, target) = (run.read::<f32>(x), run.any(target));
+    let mut counts = run.totals(counts, false);
     counts.data_mut().fill(0.0);
     let classes = x.extent[4];
     let mut wrong = None;
@@ -643,8 +627,5 @@ fn class_counts(
     if let Some(class) = wrong {
         return Err(no_class(class, classes, rank));
     }
-    Ok(KernelTally {
-        flops: x.extent.iter().product::<usize>() as u64,
-        bytes: x.box_bytes() + target.bytes() + counts.box_bytes(),
-    })
+    Ok(x.extent.iter().product::<usize>() as u64)
 }

@@ -1,34 +1,28 @@
 //! Batch norm of programs on the kernels of this crate.
 
+use super::Run;
 use super::operand::Input;
-use super::{Run, touched};
 use crate::norm::{
     Inference, Normalization, norm_backward, norm_backward_statistics, norm_forward,
     norm_inference, norm_inference_backward, norm_statistics,
 };
 use partita_program::fused::Tail;
 use partita_program::{Kernel, View};
-use partita_run::{Block, KernelTally, RunError};
+use partita_run::{Block, RunError};
 
 pub(super) fn execute(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel {
         Kernel::BatchNormStatistics {
             x,
             sums,
             accumulate,
         } => {
-            let (x, mut sums) = (run.input(x), run.memory.write::<f64>(sums));
-            let adds = *accumulate;
-            let work =
-                run.compute(|call| norm_statistics(call, x.view(), sums.data_mut(), adds))?;
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: x.bytes() + touched(sums.box_bytes(), adds),
-            })
+            let (x, mut sums) = (run.input(x), run.totals(sums, *accumulate));
+            run.flops(|call| norm_statistics(call, x.view(), sums.data_mut(), *accumulate))
         }
         Kernel::BatchNormForward {
             x,
@@ -63,7 +57,7 @@ pub(super) fn execute(
     }
 }
 
-fn execute_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+fn execute_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     match kernel {
         Kernel::BatchNormInferenceBackward {
             dy,
@@ -132,7 +126,7 @@ fn forward(
     epsilon: f64,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (more, slope) = after(tail, run);
     let (x, sums, mut y) = (run.input(x), run.sums(sums), run.output(y));
     let (gamma, beta) = (run.dense(gamma), run.dense(beta));
@@ -141,14 +135,9 @@ fn forward(
         beta: beta.data(),
         ..by(&sums, count, epsilon)
     };
-    let work = run.compute(|call| {
+    run.flops(|call| {
         let more = more.as_ref().map(Input::view);
         norm_forward(call, x.view(), y.view(), &norm, more, slope)
-    })?;
-    let vectors = sums.box_bytes() + gamma.box_bytes() + beta.box_bytes();
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: x.bytes() + vectors + y.bytes(),
     })
 }
 
@@ -157,8 +146,9 @@ fn running(
     count: u64,
     momentum: f64,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (sums, mut mean, mut variance) = (run.sums(sums), run.output(mean), run.output(variance));
+) -> Result<u64, RunError> {
+    let [mut mean, mut variance] = [mean, variance].map(|view| run.result(view, true));
+    let sums = run.sums(sums);
     // One element has no unbiased variance; its biased one, 0, stands in.
     let unbiased = count as f64 / (count.max(2) - 1) as f64;
     let norm = by(&sums, count, 0.0);
@@ -170,10 +160,7 @@ fn running(
         *variance = moved(*variance, new_variance * unbiased);
         flops += 8;
     }
-    Ok(KernelTally {
-        flops,
-        bytes: sums.box_bytes() + 2 * mean.bytes() + 2 * variance.bytes(),
-    })
+    Ok(flops)
 }
 
 fn inference(
@@ -181,7 +168,7 @@ fn inference(
     epsilon: f64,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (more, slope) = after(tail, run);
     let (x, mut y) = (run.input(x), run.output(y));
     let vectors = [mean, variance, gamma, beta].map(|view| run.dense(view));
@@ -193,14 +180,9 @@ fn inference(
         gamma,
         beta,
     };
-    let work = run.compute(|call| {
+    run.flops(|call| {
         let more = more.as_ref().map(Input::view);
         norm_inference(call, x.view(), y.view(), &norm, more, slope)
-    })?;
-    let vector_bytes: u64 = vectors.iter().map(Block::box_bytes).sum();
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: x.bytes() + vector_bytes + y.bytes(),
     })
 }
 
@@ -209,17 +191,11 @@ fn inference_backward(
     epsilon: f64,
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (dy, mut dx) = (run.input(dy), run.output(dx));
+) -> Result<u64, RunError> {
+    let (dy, mut dx) = (run.input(dy), run.result(dx, accumulate));
     let (variance, gamma) = (run.dense(variance), run.dense(gamma));
     let scale = (variance.data(), gamma.data(), epsilon);
-    let work =
-        run.compute(|call| norm_inference_backward(call, dy.view(), dx.view(), scale, accumulate))?;
-    let vectors = variance.box_bytes() + gamma.box_bytes();
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: dy.bytes() + vectors + touched(dx.bytes(), accumulate),
-    })
+    run.flops(|call| norm_inference_backward(call, dy.view(), dx.view(), scale, accumulate))
 }
 
 fn backward_statistics(
@@ -228,18 +204,13 @@ fn backward_statistics(
     epsilon: f64,
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (x, sums, dy) = (run.input(x), run.sums(sums), run.input(dy));
-    let mut gradient_sums = run.memory.write::<f64>(gradient_sums);
-    let written = touched(gradient_sums.box_bytes(), accumulate);
+    let mut gradient_sums = run.totals(gradient_sums, accumulate);
     let norm = by(&sums, count, epsilon);
-    let work = run.compute(|call| {
+    run.flops(|call| {
         let totals = gradient_sums.data_mut();
         norm_backward_statistics(call, x.view(), dy.view(), &norm, totals, accumulate)
-    })?;
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: x.bytes() + sums.box_bytes() + dy.bytes() + written,
     })
 }
 
@@ -249,15 +220,15 @@ fn backward_data(
     epsilon: f64,
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, dy, mut dx) = (run.input(x), run.input(dy), run.output(dx));
+) -> Result<u64, RunError> {
+    let (x, dy, mut dx) = (run.input(x), run.input(dy), run.result(dx, accumulate));
     let (sums, gamma, gradient_sums) = (run.sums(sums), run.dense(gamma), run.sums(gradient_sums));
     let norm = Normalization {
         gamma: gamma.data(),
         ..by(&sums, count, epsilon)
     };
     let totals = gradient_sums.data();
-    let work = run.compute(|call| {
+    run.flops(|call| {
         norm_backward(
             call,
             x.view(),
@@ -267,11 +238,6 @@ fn backward_data(
             totals,
             accumulate,
         )
-    })?;
-    let vectors = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: x.bytes() + dy.bytes() + vectors + touched(dx.bytes(), accumulate),
     })
 }
 
@@ -279,12 +245,9 @@ fn backward_parameters(
     [gradient_sums, dgamma, dbeta]: [&View; 3],
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (sums, mut dgamma, mut dbeta) = (
-        run.sums(gradient_sums),
-        run.output(dgamma),
-        run.output(dbeta),
-    );
+) -> Result<u64, RunError> {
+    let [mut dgamma, mut dbeta] = [dgamma, dbeta].map(|view| run.result(view, accumulate));
+    let sums = run.sums(gradient_sums);
     let put = |target: &mut f32, sum: f64| {
         let old = if accumulate { f64::from(*target) } else { 0.0 };
         *target = (old + sum) as f32;
@@ -297,8 +260,5 @@ fn backward_parameters(
         put(dgamma, *of_product);
         flops += 2;
     }
-    Ok(KernelTally {
-        flops,
-        bytes: sums.box_bytes() + touched(dgamma.bytes() + dbeta.bytes(), accumulate),
-    })
+    Ok(flops)
 }

@@ -1,13 +1,13 @@
 //! Poolings of programs on the kernels of this crate.
 
+use super::Run;
 use super::convolution::window;
-use super::{Run, touched};
 use crate::pool::backward::pool_backward;
 use crate::pool::forward::pool_forward;
 use crate::pool::{PoolMask, Pooling};
 use partita_program::fused::Tail;
 use partita_program::{Kernel, PoolKind, Taps};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 
 /// In programs the shift counts from the outputs to the input, here the other way.
 fn pooling(kind: PoolKind, taps: &Taps, shift: &[i64; 3]) -> Pooling {
@@ -22,7 +22,7 @@ pub(super) fn execute(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel {
         Kernel::PoolForward {
             kind,
@@ -34,12 +34,7 @@ pub(super) fn execute(
             let pooling = pooling(*kind, taps, shift);
             let slope = tail.slope.map(|slope| slope as f32);
             let (x, mut y) = (run.input(x), run.output(y));
-            let work =
-                run.compute(|call| pool_forward(call, x.view(), y.view(), &pooling, slope))?;
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: x.bytes() + y.bytes(),
-            })
+            run.flops(|call| pool_forward(call, x.view(), y.view(), &pooling, slope))
         }
         Kernel::PoolBackward {
             kind,
@@ -56,8 +51,8 @@ pub(super) fn execute(
                 let at = [1, 2, 3].map(|dim: usize| part.start[dim] - dx.start[dim]);
                 (run.input(y), slope as f32, at)
             });
-            let (dy, mut dx) = (run.input(dy), run.output(dx));
-            let work = run.compute(|call| {
+            let (dy, mut dx) = (run.input(dy), run.result(dx, *accumulate));
+            run.flops(|call| {
                 let x = x.as_ref().map(|x| x.view());
                 let mask = mask.as_ref().map(|(y, slope, at)| PoolMask {
                     y: y.view(),
@@ -65,11 +60,6 @@ pub(super) fn execute(
                     at: *at,
                 });
                 pool_backward(call, x, dy.view(), dx.view(), &pooling, *accumulate, mask)
-            })?;
-            let x_bytes = x.as_ref().map_or(0, |x| x.bytes());
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: x_bytes + dy.bytes() + touched(dx.bytes(), *accumulate),
             })
         }
         other => panic!("{} is no pooling", other.name()),

@@ -1,8 +1,7 @@
 //! Embeddings, positional encoding, layer norm and attention of programs on the kernels of this crate.
 
+use super::Run;
 use super::operand::Output;
-use super::{Run, touched};
-use crate::grid::Work;
 use crate::sequence::attention::{
     Heads, attention_backward, attention_backward_bias, attention_forward, attention_scratch,
 };
@@ -13,7 +12,7 @@ use crate::sequence::row_kernels::{
 };
 use crate::team::TeamKind;
 use partita_program::{Distribution, Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 use partita_space::{Coord, Mesh, Rank};
 
 /// Elements of f32 that a kernel needs.
@@ -73,7 +72,7 @@ pub(super) fn execute(
     kernel: &Kernel,
     (mesh, rank, coord): (&Mesh, Rank, &Coord),
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel {
         Kernel::EmbeddingForward { x, w, y } => embedding([x, w, y], rank, run),
         Kernel::EmbeddingBackward {
@@ -95,8 +94,7 @@ pub(super) fn execute(
                 channels: distribution.shape[4],
             };
             let (x, mut y) = (run.input(x), run.output(y));
-            let work = run.compute(|call| add_positions(call, offset, x.view(), y.view()))?;
-            Ok(tally(work))
+            run.flops(|call| add_positions(call, offset, x.view(), y.view()))
         }
         Kernel::PositionEmbeddingForward {
             x,
@@ -107,12 +105,7 @@ pub(super) fn execute(
         } => {
             let numbers = numbers(distribution, distribution.corner(halo_low, mesh, coord));
             let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
-            let work =
-                run.compute(|call| add_position_rows(call, numbers, x.view(), w.data(), y.view()))?;
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: work.bytes + w.box_bytes(),
-            })
+            run.flops(|call| add_position_rows(call, numbers, x.view(), w.data(), y.view()))
         }
         Kernel::PositionEmbeddingBackward {
             dy,
@@ -122,13 +115,9 @@ pub(super) fn execute(
             accumulate,
         } => {
             let numbers = numbers(distribution, distribution.corner(halo_low, mesh, coord));
-            let (dy, mut dw) = (run.input(dy), run.output(dw));
-            let work = run.compute(|call| {
+            let (dy, mut dw) = (run.input(dy), run.result(dw, *accumulate));
+            run.flops(|call| {
                 position_rows_backward(call, numbers, dy.view(), dw.slice(), *accumulate)
-            })?;
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: work.bytes + touched(dw.bytes(), *accumulate),
             })
         }
         Kernel::AttentionForward { .. }
@@ -151,32 +140,18 @@ fn numbers(distribution: &Distribution, corner: [usize; 5]) -> PositionNumbers {
     }
 }
 
-pub(super) fn tally(work: crate::grid::Work) -> KernelTally {
-    KernelTally {
-        flops: work.flops,
-        bytes: work.bytes,
-    }
-}
-
 fn out_of_range(number: f32, rows: usize, rank: Rank) -> RunError {
     let last = rows - 1;
     let reason = format!("an embedding reads class number {number}; its rows are 0 to {last}");
     RunError::Source { rank, reason }
 }
 
-fn embedding(
-    [x, w, y]: [&View; 3],
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+fn embedding([x, w, y]: [&View; 3], rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
     if let Some(index) = run.compute(|call| embed(call, x.view(), w.data(), y.view()))? {
         return Err(out_of_range(index, w.extent[3], rank));
     }
-    Ok(KernelTally {
-        flops: 0,
-        bytes: x.bytes() + w.box_bytes() + y.bytes(),
-    })
+    Ok(0)
 }
 
 fn embedding_backward(
@@ -184,26 +159,22 @@ fn embedding_backward(
     accumulate: bool,
     rank: Rank,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let rows = dw.extent[3];
-    let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
+    let (x, dy, mut dw) = (run.input(x), run.input(dy), run.result(dw, accumulate));
     let invalid =
         run.compute(|call| embed_backward(call, x.view(), dy.view(), dw.slice(), accumulate))?;
     if let Some(index) = invalid {
         return Err(out_of_range(index, rows, rank));
     }
-    Ok(KernelTally {
-        flops: dy.view().grid.elements() as u64,
-        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), accumulate),
-    })
+    Ok(dy.view().grid.elements() as u64)
 }
 
-fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     match kernel {
         Kernel::LayerNormStatistics { x, sums, rms } => {
-            let (x, mut sums) = (run.input(x), run.memory.write::<f64>(sums));
-            let work = run.compute(|call| row_statistics(call, x.view(), sums.data_mut(), *rms))?;
-            Ok(tally(work))
+            let (x, mut sums) = (run.input(x), run.totals(sums, false));
+            run.flops(|call| row_statistics(call, x.view(), sums.data_mut(), *rms))
         }
         Kernel::LayerNormForward {
             x,
@@ -218,12 +189,7 @@ fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, Run
             let (gamma, beta) = (run.dense(gamma), run.dense(beta));
             let norm = by(sums.data(), *count, *epsilon);
             let vectors = [gamma.data(), beta.data()];
-            let work = run.compute(|call| row_norm(call, norm, x.view(), vectors, y.view()))?;
-            let more = sums.box_bytes() + gamma.box_bytes() + beta.box_bytes();
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: work.bytes + more,
-            })
+            run.flops(|call| row_norm(call, norm, x.view(), vectors, y.view()))
         }
         Kernel::LayerNormBackwardStatistics {
             x,
@@ -241,27 +207,22 @@ fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, Run
                 run.dense(gamma),
                 run.input(dy),
             );
-            let mut gradient_sums = run.memory.write::<f64>(gradient_sums);
+            let mut gradient_sums = run.totals(gradient_sums, false);
             let norm = by(sums.data(), *count, *epsilon);
-            let work = run.compute(|call| {
+            run.flops(|call| {
                 let of = RowGradient {
                     x: x.view(),
                     dy: dy.view(),
                 };
                 let sums = gradient_sums.data_mut();
                 row_backward_statistics(call, norm, of, gamma.data(), sums, *rms)
-            })?;
-            let more = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: work.bytes + more,
             })
         }
         other => panic!("{} is no layer norm", other.name()),
     }
 }
 
-fn layer_norm_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+fn layer_norm_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     match kernel {
         Kernel::LayerNormBackwardData {
             x,
@@ -280,20 +241,15 @@ fn layer_norm_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelT
                 run.dense(gamma),
                 run.input(dy),
             );
-            let (gradient_sums, mut dx) = (run.sums(gradient_sums), run.output(dx));
+            let (gradient_sums, mut dx) = (run.sums(gradient_sums), run.result(dx, *accumulate));
             let norm = by(sums.data(), *count, *epsilon);
-            let work = run.compute(|call| {
+            run.flops(|call| {
                 let of = RowGradient {
                     x: x.view(),
                     dy: dy.view(),
                 };
                 let known = (gamma.data(), gradient_sums.data());
                 row_backward(call, norm, of, known, dx.view(), *accumulate)
-            })?;
-            let more = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: work.bytes + more,
             })
         }
         Kernel::LayerNormBackwardParameters {
@@ -307,20 +263,15 @@ fn layer_norm_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelT
             accumulate,
         } => {
             let (x, sums, dy) = (run.input(x), run.sums(sums), run.input(dy));
-            let (mut dgamma, mut dbeta) = (run.output(dgamma), run.output(dbeta));
+            let [mut dgamma, mut dbeta] = [dgamma, dbeta].map(|view| run.result(view, *accumulate));
             let norm = by(sums.data(), *count, *epsilon);
-            let work = run.compute(|call| {
+            run.flops(|call| {
                 let of = RowGradient {
                     x: x.view(),
                     dy: dy.view(),
                 };
                 let targets = [dgamma.slice(), dbeta.slice()];
                 row_backward_parameters(call, norm, of, targets, *accumulate)
-            })?;
-            let written = touched(dgamma.bytes() + dbeta.bytes(), *accumulate);
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: work.bytes + sums.box_bytes() + written,
             })
         }
         other => panic!("{} is no gradient of a layer norm", other.name()),
@@ -335,7 +286,7 @@ fn by(sums: &[f64], count: u64, epsilon: f64) -> RowNorm<'_> {
     }
 }
 
-fn attention(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+fn attention(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     let heads = heads(kernel);
     match kernel {
         Kernel::AttentionForward {
@@ -343,13 +294,11 @@ fn attention(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunE
         } => {
             let (q, k, v, mut y) = (run.input(q), run.input(k), run.input(v), run.output(y));
             let bias = bias.as_ref().map(|bias| run.dense(bias));
-            let work = run.compute(|call| {
+            run.flops(|call| {
                 let bias = bias.as_ref().map(|bias| bias.data());
                 let inputs = ([q.view(), k.view(), v.view()], bias);
                 attention_forward(call, heads, inputs, y.view())
-            })?;
-            let more = bias.as_ref().map_or(0, |bias| bias.box_bytes());
-            Ok(with(work, more))
+            })
         }
         Kernel::AttentionBackward {
             q,
@@ -365,15 +314,15 @@ fn attention(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunE
         } => {
             let (q, k, v, dy) = (run.input(q), run.input(k), run.input(v), run.input(dy));
             let bias = bias.as_ref().map(|bias| run.dense(bias));
-            let mut wanted = [dq, dk, dv].map(|view| view.as_ref().map(|view| run.output(view)));
-            let work = run.compute(|call| {
+            let mut wanted = [(dq, 0), (dk, 1), (dv, 2)].map(|(view, at): (_, usize)| {
+                view.as_ref().map(|view| run.result(view, accumulate[at]))
+            });
+            run.flops(|call| {
                 let bias = bias.as_ref().map(|bias| bias.data());
                 let inputs = ([q.view(), k.view(), v.view()], bias);
                 let wanted = wanted.each_mut().map(|to| to.as_mut().map(Output::view));
                 attention_backward(call, heads, inputs, dy.view(), wanted, *accumulate)
-            })?;
-            let more = bias.as_ref().map_or(0, |bias| bias.box_bytes());
-            Ok(with(work, more))
+            })
         }
         Kernel::AttentionBackwardBias {
             q,
@@ -387,24 +336,14 @@ fn attention(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunE
         } => {
             let (q, k, v, dy) = (run.input(q), run.input(k), run.input(v), run.input(dy));
             let bias = bias.as_ref().map(|bias| run.dense(bias));
-            let mut dbias = run.output(dbias);
-            let work = run.compute(|call| {
+            let mut dbias = run.result(dbias, *accumulate);
+            run.flops(|call| {
                 let known = bias.as_ref().map(|bias| bias.data());
                 let inputs = ([q.view(), k.view(), v.view()], known);
                 let to = (dbias.slice(), *accumulate);
                 attention_backward_bias(call, heads, inputs, dy.view(), to)
-            })?;
-            let more = bias.as_ref().map_or(0, |bias| bias.box_bytes());
-            Ok(with(work, more + touched(dbias.bytes(), *accumulate)))
+            })
         }
         other => panic!("{} is no attention", other.name()),
-    }
-}
-
-/// What a kernel counts, and bytes of what it reads or writes besides.
-fn with(work: Work, bytes: u64) -> KernelTally {
-    KernelTally {
-        flops: work.flops,
-        bytes: work.bytes + bytes,
     }
 }

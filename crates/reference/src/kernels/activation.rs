@@ -1,9 +1,9 @@
 //! Functions of one element.
 
-use super::{Call, touched};
+use super::Call;
 use crate::values::each_element;
 use partita_program::{Activation, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 /// Cumulative distribution function of the standard normal distribution, to about 2e-16.
@@ -153,16 +153,13 @@ pub(super) fn forward(
     function: Activation,
     [x, y]: [&View; 2],
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
     let (x, y) = (call.values(x), call.values(y));
     let visits = each_element(y.extent(), call.progress, |i| {
         y.set(i, value(function, x.get(i)));
     })?;
-    Ok(KernelTally {
-        flops: function.flops()[0] * visits,
-        bytes: x.bytes() + y.bytes(),
-    })
+    Ok(function.flops()[0] * visits)
 }
 
 pub(super) fn backward(
@@ -170,17 +167,14 @@ pub(super) fn backward(
     [x, dy, dx]: [&View; 3],
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, dy.extent, "{x} and {dy} have one shape");
     assert_eq!(x.extent, dx.extent, "{x} and {dx} have one shape");
-    let (x, dy, dx) = (call.values(x), call.values(dy), call.values(dx));
+    let (x, dy, dx) = (call.values(x), call.values(dy), call.result(dx, accumulate));
     let visits = each_element(dy.extent(), call.progress, |i| {
         dx.put(i, slope(function, x.get(i)) * dy.get(i), accumulate);
     })?;
-    Ok(KernelTally {
-        flops: function.flops()[1] * visits,
-        bytes: x.bytes() + dy.bytes() + touched(dx.bytes(), accumulate),
-    })
+    Ok(function.flops()[1] * visits)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Attention.
 
-use super::{Call, touched};
+use super::Call;
 use crate::values::Values;
 use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 use partita_space::{AttentionWindow, ScoreRows};
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
     match kernel {
         Kernel::AttentionForward {
             q,
@@ -235,7 +235,7 @@ fn forward(
     bias: Option<&View>,
     pattern: Pattern,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(q.extent, y.extent, "{q} and {y} have one shape");
     assert_eq!(k.extent, v.extent, "{k} and {v} have one shape");
     let [q, k, v, y] = [q, k, v, y].map(|view| call.values(view));
@@ -258,11 +258,7 @@ fn forward(
             }
         }
     }
-    let of_bias = bias.as_ref().map_or(0, Values::bytes);
-    Ok(KernelTally {
-        flops,
-        bytes: q.bytes() + k.bytes() + v.bytes() + y.bytes() + of_bias,
-    })
+    Ok(flops)
 }
 
 fn backward(
@@ -271,12 +267,15 @@ fn backward(
     accumulate: [bool; 3],
     pattern: Pattern,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(q.extent, dy.extent, "{q} and {dy} have one shape");
     assert_eq!(k.extent, v.extent, "{k} and {v} have one shape");
     let [q, k, v, dy] = [q, k, v, dy].map(|view| call.values(view));
     let bias = bias.map(|view| call.values(view));
-    let wanted = wanted.map(|view| view.map(|view| call.values(view)));
+    let wanted = [0, 1, 2].map(|at: usize| {
+        let result = |view| call.result(view, accumulate[at]);
+        wanted[at].map(result)
+    });
     let products = 2 + wanted.iter().flatten().count();
     let mut flops = 0;
     let places = pattern.places(space(&q));
@@ -294,16 +293,7 @@ fn backward(
         }
         flops += (2 * products * head.outer * head.inner * head.channels) as u64;
     }
-    let targets = wanted.iter().zip(accumulate);
-    let written = targets.map(|(view, accumulate)| {
-        let bytes = view.as_ref().map_or(0, Values::bytes);
-        touched(bytes, accumulate)
-    });
-    let read = q.bytes() + k.bytes() + v.bytes() + dy.bytes();
-    Ok(KernelTally {
-        flops,
-        bytes: read + bias.as_ref().map_or(0, Values::bytes) + written.sum::<u64>(),
-    })
+    Ok(flops)
 }
 
 /// Gradients of q, k and v of one head, positions by channels.
@@ -331,8 +321,9 @@ fn bias_backward(
     accumulate: bool,
     pattern: Pattern,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let [q, k, v, dy, dbias] = [q, k, v, dy, dbias].map(|view| call.values(view));
+) -> Result<u64, RunError> {
+    let [q, k, v, dy] = [q, k, v, dy].map(|view| call.values(view));
+    let dbias = call.result(dbias, accumulate);
     let bias = bias.map(|view| call.values(view));
     let columns = dbias.extent()[4];
     let mut sums = vec![0.0; dbias.extent()[3] * columns];
@@ -354,10 +345,5 @@ fn bias_backward(
     for (at, &sum) in sums.iter().enumerate() {
         dbias.put([0, 0, 0, at / columns, at % columns], sum, accumulate);
     }
-    let read = q.bytes() + k.bytes() + v.bytes() + dy.bytes();
-    let of_bias = bias.as_ref().map_or(0, Values::bytes);
-    Ok(KernelTally {
-        flops,
-        bytes: read + of_bias + touched(dbias.bytes(), accumulate),
-    })
+    Ok(flops)
 }

@@ -4,7 +4,7 @@ use super::Call;
 use super::loss::{check_class, is_class};
 use crate::values::{Values, cell, each_position, entry};
 use partita_program::{ClassTerms, Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 use partita_space::Rank;
 
 /// Whether a kernel is one of these.
@@ -19,7 +19,7 @@ pub(super) fn execute(
     kernel: &Kernel,
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel {
         Kernel::ClassTotals {
             x,
@@ -73,8 +73,9 @@ fn class_totals(
     ignore: Option<i64>,
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let x_bytes = call.values(x).bytes();
+) -> Result<u64, RunError> {
+    // Of x only the positions matter.
+    call.values(x);
     let (target, totals) = (call.values(target), call.values(totals));
     let classes = totals.extent()[4];
     let (mut counts, mut wrong) = (vec![0.0; classes], None);
@@ -88,10 +89,7 @@ fn class_totals(
     for (c, count) in counts.iter().enumerate() {
         totals.set(entry(c), *count);
     }
-    Ok(KernelTally {
-        flops: visits,
-        bytes: x_bytes + target.bytes() + totals.bytes(),
-    })
+    Ok(visits)
 }
 
 /// The softmax at a position, and the logarithm of its denominator.
@@ -111,7 +109,7 @@ fn dice_sums(
     (batch, ignore): (bool, Option<i64>),
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (x, target, sums) = (call.values(x), call.values(target), call.values(sums));
     let [rows, _, _, _, classes] = sums.extent();
     let mut all = vec![[0.0; 3]; rows * classes];
@@ -135,10 +133,7 @@ fn dice_sums(
             sums.set([at / classes, 0, 0, i, at % classes], *sum);
         }
     }
-    Ok(KernelTally {
-        flops: 6 * visits * classes as u64,
-        bytes: x.bytes() + target.bytes() + sums.bytes(),
-    })
+    Ok(6 * visits * classes as u64)
 }
 
 /// What Dice adds at each position of a sample, and its derivatives by the softmax, per row of sums.
@@ -161,7 +156,7 @@ fn class_loss(
     (weight, terms): (f64, &ClassTerms),
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
     let [totals, sums, dx] = [totals, sums, dx].map(|view| view.map(|view| call.values(view)));
     let (classes, scale) = (x.extent()[4], call.inputs.gradient_factor());
@@ -216,9 +211,5 @@ fn class_loss(
     })?;
     check_class(wrong, classes, rank)?;
     loss.set(entry(0), weight * sum);
-    let bytes = [&totals, &sums, &dx].map(|values| values.as_ref().map_or(0, Values::bytes));
-    Ok(KernelTally {
-        flops: 10 * visits * classes as u64,
-        bytes: x.bytes() + target.bytes() + loss.bytes() + bytes.iter().sum::<u64>(),
-    })
+    Ok(10 * visits * classes as u64)
 }

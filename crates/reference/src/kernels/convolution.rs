@@ -1,17 +1,16 @@
 //! Convolutions, their gradients, biases and packed weights.
 
 use super::pointwise::bias_backward;
-use super::touched;
 use super::{Call, Real};
 use crate::values::each_position;
 use partita_program::{Kernel, Taps, View};
-use partita_run::{Block, BlockMut, KernelTally, RunError};
+use partita_run::{Block, BlockMut, RunError};
 
 pub(super) fn execute<T: Real>(
     kernel: &Kernel,
     scratch: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel {
         Kernel::ConvolutionForward {
             x,
@@ -120,10 +119,10 @@ fn forward<T: Real>(
     taps: &Taps,
     (groups, accumulate): (usize, bool),
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, w) = (call.memory.read::<T>(x), call.memory.read::<T>(w));
-    let bias = bias.map(|bias| call.memory.read::<T>(bias));
-    let mut y = call.memory.write::<T>(y);
+) -> Result<u64, RunError> {
+    let (x, w) = (call.read::<T>(x), call.read::<T>(w));
+    let bias = bias.map(|bias| call.read::<T>(bias));
+    let mut y = call.write::<T>(y, accumulate);
     let (channels, filters) = group_sizes(w.extent, x.extent[4], groups);
     assert_eq!(y.extent[4], w.extent[4], "filters of w and y");
     let tap_list = tap_list(taps);
@@ -157,12 +156,7 @@ fn forward<T: Real>(
             *target = T::narrow(old + sum);
         }
     })?;
-    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-    let y_bytes = touched(y.box_bytes(), accumulate);
-    Ok(KernelTally {
-        flops,
-        bytes: x.box_bytes() + w.box_bytes() + bias_bytes + y_bytes,
-    })
+    Ok(flops)
 }
 
 fn backward_data<T: Real>(
@@ -172,10 +166,10 @@ fn backward_data<T: Real>(
     accumulate: bool,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (dy, w) = (call.memory.read::<T>(dy), call.memory.read::<T>(w));
-    let bias = bias.map(|bias| call.memory.read::<T>(bias));
-    let mut dx = call.memory.write::<T>(dx);
+) -> Result<u64, RunError> {
+    let (dy, w) = (call.read::<T>(dy), call.read::<T>(w));
+    let bias = bias.map(|bias| call.read::<T>(bias));
+    let mut dx = call.write::<T>(dx, accumulate);
     let extent = dx.extent;
     let (channels, filters) = group_sizes(w.extent, extent[4], groups);
     assert_eq!(dy.extent[4], w.extent[4], "filters of w and dy");
@@ -209,12 +203,7 @@ fn backward_data<T: Real>(
         }
     })?;
     store(sums, &mut dx, accumulate);
-    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-    let dx_bytes = touched(dx.box_bytes(), accumulate);
-    Ok(KernelTally {
-        flops,
-        bytes: dy.box_bytes() + w.box_bytes() + bias_bytes + dx_bytes,
-    })
+    Ok(flops)
 }
 
 /// Adds to the sum of each channel the product of a row of dy and the channel's weights.
@@ -250,9 +239,9 @@ fn backward_weight<T: Real>(
     accumulate: bool,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, dy) = (call.memory.read::<T>(x), call.memory.read::<T>(dy));
-    let mut dw = call.memory.write::<T>(dw);
+) -> Result<u64, RunError> {
+    let (x, dy) = (call.read::<T>(x), call.read::<T>(dy));
+    let mut dw = call.write::<T>(dw, accumulate);
     let (channels, filters) = group_sizes(dw.extent, x.extent[4], groups);
     assert_eq!(dy.extent[4], dw.extent[4], "filters of dw and dy");
     sums.clear();
@@ -274,10 +263,7 @@ fn backward_weight<T: Real>(
         }
     })?;
     store(sums, &mut dw, accumulate);
-    Ok(KernelTally {
-        flops,
-        bytes: x.box_bytes() + dy.box_bytes() + touched(dw.box_bytes(), accumulate),
-    })
+    Ok(flops)
 }
 
 /// Position of an index in a dense box.

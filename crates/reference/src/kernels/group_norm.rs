@@ -1,14 +1,14 @@
 //! Group norm.
 
-use super::{Call, touched};
+use super::Call;
 use crate::values::{Values, each_element, entry};
 use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 
 /// Groups, values per group, and epsilon.
 type Constants = (usize, u64, f64);
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
     match kernel {
         Kernel::GroupNormStatistics { x, sums } => statistics([x, sums], call),
         Kernel::GroupNormForward {
@@ -98,7 +98,7 @@ impl<'c> Groups<'c> {
     }
 }
 
-fn statistics([x, sums]: [&View; 2], call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+fn statistics([x, sums]: [&View; 2], call: &mut Call<'_, '_>) -> Result<u64, RunError> {
     let (x, sums) = (call.values(x), call.values(sums));
     let [samples, .., channels] = x.extent();
     let mut totals = vec![[0.0; 2]; samples * channels];
@@ -108,10 +108,7 @@ fn statistics([x, sums]: [&View; 2], call: &mut Call<'_, '_>) -> Result<KernelTa
         total[1] += value * value;
     })?;
     put_totals(&sums, &totals);
-    Ok(KernelTally {
-        flops: 3 * visits,
-        bytes: x.bytes() + sums.bytes(),
-    })
+    Ok(3 * visits)
 }
 
 fn put_totals(sums: &Values<'_>, totals: &[[f64; 2]]) {
@@ -127,7 +124,7 @@ fn normalize(
     [x, sums, gamma, beta, y]: [&View; 5],
     constants: Constants,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
     let groups = Groups::new(call.values(sums), constants);
     let (x, y) = (call.values(x), call.values(y));
@@ -136,10 +133,7 @@ fn normalize(
         let (normalized, c) = (groups.normalized(i, x.get(i)), entry(i[4]));
         y.set(i, normalized * gamma.get(c) + beta.get(c));
     })?;
-    Ok(KernelTally {
-        flops: 2 * visits,
-        bytes: x.bytes() + groups.sums.bytes() + gamma.bytes() + beta.bytes() + y.bytes(),
-    })
+    Ok(2 * visits)
 }
 
 fn backward_statistics(
@@ -148,10 +142,10 @@ fn backward_statistics(
     constants: Constants,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let groups = Groups::new(call.values(sums), constants);
     let (x, dy) = (call.values(x), call.values(dy));
-    let (dgamma, dbeta) = (call.values(dgamma), call.values(dbeta));
+    let [dgamma, dbeta] = [dgamma, dbeta].map(|view| call.result(view, accumulate));
     let [samples, .., channels] = x.extent();
     let mut totals = vec![[0.0; 2]; samples * channels];
     let visits = each_element(x.extent(), call.progress, |i| {
@@ -164,15 +158,10 @@ fn backward_statistics(
         dgamma.put(entry(c), of_samples(1), accumulate);
         dbeta.put(entry(c), of_samples(0), accumulate);
     }
-    let mut written = touched(dgamma.bytes() + dbeta.bytes(), accumulate);
     if let Some(sums) = gradient_sums.map(|view| call.values(view)) {
         put_totals(&sums, &totals);
-        written += sums.bytes();
     }
-    Ok(KernelTally {
-        flops: 5 * visits,
-        bytes: x.bytes() + groups.sums.bytes() + dy.bytes() + written,
-    })
+    Ok(5 * visits)
 }
 
 /// `dx = (gamma dy - mean(gamma dy) - normalized x * mean(gamma dy * normalized x)) / sigma`, means over the
@@ -182,11 +171,11 @@ fn backward_data(
     constants: Constants,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, dx.extent, "{x} and {dx} have one shape");
     let groups = Groups::new(call.values(sums), constants);
     let (x, gamma, dy) = (call.values(x), call.values(gamma), call.values(dy));
-    let (gradient_sums, dx) = (call.values(gradient_sums), call.values(dx));
+    let (gradient_sums, dx) = (call.values(gradient_sums), call.result(dx, accumulate));
     let visits = each_element(x.extent(), call.progress, |i| {
         let (n, c) = (i[0], i[4]);
         let mean_of = |row| {
@@ -199,9 +188,5 @@ fn backward_data(
         let value = inverse * (gradient - mean_of(0) - normalized * mean_of(1));
         dx.put(i, value, accumulate);
     })?;
-    let read = x.bytes() + groups.sums.bytes() + gamma.bytes() + dy.bytes();
-    Ok(KernelTally {
-        flops: 6 * visits,
-        bytes: read + gradient_sums.bytes() + touched(dx.bytes(), accumulate),
-    })
+    Ok(6 * visits)
 }

@@ -1,11 +1,11 @@
 //! Layer norm.
 
-use super::{Call, touched};
+use super::Call;
 use crate::values::{Values, each_element, entry};
 use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
     match kernel {
         Kernel::LayerNormStatistics { x, sums, rms } => statistics([x, sums], *rms, call),
         Kernel::LayerNormForward {
@@ -102,28 +102,21 @@ fn add_to_row(sums: &Values<'_>, mut at: [usize; 5], values: [f64; 2]) {
     }
 }
 
-fn statistics(
-    [x, sums]: [&View; 2],
-    rms: bool,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+fn statistics([x, sums]: [&View; 2], rms: bool, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
     let (x, sums) = (call.values(x), call.values(sums));
     let visits = each_element(x.extent(), call.progress, |i| {
         let value = x.get(i);
         let first = if rms { 0.0 } else { value };
         add_to_row(&sums, i, [first, value * value]);
     })?;
-    Ok(KernelTally {
-        flops: 3 * visits,
-        bytes: x.bytes() + sums.bytes(),
-    })
+    Ok(3 * visits)
 }
 
 fn normalize(
     [x, sums, gamma, beta, y]: [&View; 5],
     constants: (u64, f64),
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
     let rows = Rows::new(call.values(sums), constants);
     let (x, gamma, beta, y) = (
@@ -137,10 +130,7 @@ fn normalize(
         let c = entry(i[4]);
         y.set(i, normalized * gamma.get(c) + beta.get(c));
     })?;
-    Ok(KernelTally {
-        flops: 4 * visits,
-        bytes: x.bytes() + rows.sums.bytes() + gamma.bytes() + beta.bytes() + y.bytes(),
-    })
+    Ok(4 * visits)
 }
 
 fn backward_statistics(
@@ -148,7 +138,7 @@ fn backward_statistics(
     constants: (u64, f64),
     rms: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let rows = Rows::new(call.values(sums), constants);
     let (x, gamma, dy) = (call.values(x), call.values(gamma), call.values(dy));
     let gradient_sums = call.values(gradient_sums);
@@ -158,11 +148,7 @@ fn backward_statistics(
         let first = if rms { 0.0 } else { gradient };
         add_to_row(&gradient_sums, i, [first, scaled]);
     })?;
-    let read = x.bytes() + rows.sums.bytes() + gamma.bytes() + dy.bytes();
-    Ok(KernelTally {
-        flops: 6 * visits,
-        bytes: read + gradient_sums.bytes(),
-    })
+    Ok(6 * visits)
 }
 
 fn backward_data(
@@ -170,11 +156,11 @@ fn backward_data(
     constants: (u64, f64),
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, dx.extent, "{x} and {dx} have one shape");
     let rows = Rows::new(call.values(sums), constants);
     let (x, gamma, dy) = (call.values(x), call.values(gamma), call.values(dy));
-    let (gradient_sums, dx) = (call.values(gradient_sums), call.values(dx));
+    let (gradient_sums, dx) = (call.values(gradient_sums), call.result(dx, accumulate));
     let visits = each_element(x.extent(), call.progress, |i| {
         let [n, d, h, w, c] = i;
         let mean = |row| gradient_sums.get([n, d, h, w, row]) / rows.count;
@@ -184,11 +170,7 @@ fn backward_data(
         let value = inverse * (gradient - mean(0) - normalized * mean(1));
         dx.put(i, value, accumulate);
     })?;
-    let read = x.bytes() + rows.sums.bytes() + gamma.bytes() + dy.bytes() + gradient_sums.bytes();
-    Ok(KernelTally {
-        flops: 7 * visits,
-        bytes: read + touched(dx.bytes(), accumulate),
-    })
+    Ok(7 * visits)
 }
 
 fn backward_parameters(
@@ -196,10 +178,10 @@ fn backward_parameters(
     constants: (u64, f64),
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let rows = Rows::new(call.values(sums), constants);
     let (x, dy) = (call.values(x), call.values(dy));
-    let (dgamma, dbeta) = (call.values(dgamma), call.values(dbeta));
+    let [dgamma, dbeta] = [dgamma, dbeta].map(|view| call.result(view, accumulate));
     let mut totals = vec![[0.0; 2]; x.extent()[4]];
     let visits = each_element(x.extent(), call.progress, |i| {
         let gradient = dy.get(i);
@@ -210,9 +192,5 @@ fn backward_parameters(
         dgamma.put(entry(c), total[0], accumulate);
         dbeta.put(entry(c), total[1], accumulate);
     }
-    let written = touched(dgamma.bytes() + dbeta.bytes(), accumulate);
-    Ok(KernelTally {
-        flops: 5 * visits,
-        bytes: x.bytes() + rows.sums.bytes() + dy.bytes() + written,
-    })
+    Ok(5 * visits)
 }

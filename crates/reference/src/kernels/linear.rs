@@ -1,15 +1,15 @@
 //! Linear layers.
 
 use super::convolution::store;
-use super::{Call, Real, touched};
+use super::{Call, Real};
 use partita_program::{Kernel, View};
-use partita_run::{Block, KernelTally, RunError};
+use partita_run::{Block, RunError};
 
 pub(super) fn execute<T: Real>(
     kernel: &Kernel,
     scratch: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel {
         Kernel::LinearForward { x, w, bias, y } => {
             forward::<T>([x, w, y], bias.as_ref(), scratch, call)
@@ -67,10 +67,10 @@ fn forward<T: Real>(
     bias: Option<&View>,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, w) = (call.memory.read::<T>(x), call.memory.read::<T>(w));
-    let bias = bias.map(|bias| call.memory.read::<T>(bias));
-    let mut y = call.memory.write::<T>(y);
+) -> Result<u64, RunError> {
+    let (x, w) = (call.read::<T>(x), call.read::<T>(w));
+    let bias = bias.map(|bias| call.read::<T>(bias));
+    let mut y = call.write::<T>(y, false);
     let outputs = w.extent[4];
     assert_eq!(
         features(x.extent),
@@ -100,11 +100,7 @@ fn forward<T: Real>(
         }
     }
     store(sums, &mut y, false);
-    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-    Ok(KernelTally {
-        flops,
-        bytes: x.box_bytes() + w.box_bytes() + bias_bytes + y.box_bytes(),
-    })
+    Ok(flops)
 }
 
 fn backward_data<T: Real>(
@@ -112,9 +108,9 @@ fn backward_data<T: Real>(
     accumulate: bool,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (dy, w) = (call.memory.read::<T>(dy), call.memory.read::<T>(w));
-    let mut dx = call.memory.write::<T>(dx);
+) -> Result<u64, RunError> {
+    let (dy, w) = (call.read::<T>(dy), call.read::<T>(w));
+    let mut dx = call.write::<T>(dx, accumulate);
     let inputs = w.extent[3];
     assert_eq!(features(dx.extent), inputs, "features of dx and rows of w");
     assert_eq!(
@@ -134,10 +130,7 @@ fn backward_data<T: Real>(
         }
     }
     store(sums, &mut dx, accumulate);
-    Ok(KernelTally {
-        flops,
-        bytes: dy.box_bytes() + w.box_bytes() + touched(dx.box_bytes(), accumulate),
-    })
+    Ok(flops)
 }
 
 fn backward_weight<T: Real>(
@@ -145,9 +138,9 @@ fn backward_weight<T: Real>(
     accumulate: bool,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, dy) = (call.memory.read::<T>(x), call.memory.read::<T>(dy));
-    let mut dw = call.memory.write::<T>(dw);
+) -> Result<u64, RunError> {
+    let (x, dy) = (call.read::<T>(x), call.read::<T>(dy));
+    let mut dw = call.write::<T>(dw, accumulate);
     let outputs = dw.extent[4];
     assert_eq!(
         features(x.extent),
@@ -173,8 +166,5 @@ fn backward_weight<T: Real>(
         }
     }
     store(sums, &mut dw, accumulate);
-    Ok(KernelTally {
-        flops,
-        bytes: x.box_bytes() + dy.box_bytes() + touched(dw.box_bytes(), accumulate),
-    })
+    Ok(flops)
 }

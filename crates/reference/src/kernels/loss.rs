@@ -1,16 +1,16 @@
 //! Losses, and the errors and class counts beside them.
 
 use super::Call;
-use crate::values::{Values, cell, each_element, each_position, entry};
+use crate::values::{cell, each_element, each_position, entry};
 use partita_program::{ElementFunction, Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 use partita_space::Rank;
 
 pub(super) fn execute(
     kernel: &Kernel,
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel {
         Kernel::MeanSquaredError {
             x,
@@ -70,7 +70,7 @@ fn mean_squared_error(
     dx: Option<&View>,
     (count, weight): (u64, f64),
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
     let (dx, factor) = (
@@ -86,11 +86,7 @@ fn mean_squared_error(
         }
     })?;
     loss.set(entry(0), weight * sum / count as f64);
-    let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
-    Ok(KernelTally {
-        flops: 4 * visits,
-        bytes: x.bytes() + target.bytes() + dx_bytes + loss.bytes(),
-    })
+    Ok(4 * visits)
 }
 
 fn softmax_cross_entropy(
@@ -99,7 +95,7 @@ fn softmax_cross_entropy(
     (count, weight, smoothing): (u64, f64, f64),
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
     assert_eq!(
         x.extent()[..4],
@@ -138,11 +134,7 @@ fn softmax_cross_entropy(
     })?;
     check_class(wrong, classes, rank)?;
     loss.set(entry(0), weight * sum / count as f64);
-    let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
-    Ok(KernelTally {
-        flops: 5 * visits,
-        bytes: x.bytes() + target.bytes() + dx_bytes + loss.bytes(),
-    })
+    Ok(5 * visits)
 }
 
 /// Value and derivative by x.
@@ -178,7 +170,7 @@ fn element_loss(
     dx: Option<&View>,
     (factor, weights): (f64, &[f64]),
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
     let (dx, scale) = (dx.map(|dx| call.values(dx)), call.inputs.gradient_factor());
@@ -192,18 +184,14 @@ fn element_loss(
         }
     })?;
     loss.set(entry(0), factor * sum);
-    let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
-    Ok(KernelTally {
-        flops: 6 * visits,
-        bytes: x.bytes() + target.bytes() + dx_bytes + loss.bytes(),
-    })
+    Ok(6 * visits)
 }
 
 fn output_errors(
     [x, target, errors]: [&View; 3],
     logistic: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let (x, target, errors) = (call.values(x), call.values(target), call.values(errors));
     let mut totals = vec![[0.0; 2]; x.extent()[4]];
@@ -218,10 +206,7 @@ fn output_errors(
         errors.set(cell(0, c), total[0]);
         errors.set(cell(1, c), total[1]);
     }
-    Ok(KernelTally {
-        flops: 4 * visits,
-        bytes: x.bytes() + target.bytes() + errors.bytes(),
-    })
+    Ok(4 * visits)
 }
 
 pub(super) fn is_class(class: f64, classes: usize) -> bool {
@@ -245,7 +230,7 @@ fn class_counts(
     ignore: Option<i64>,
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (x, target, counts) = (call.values(x), call.values(target), call.values(counts));
     assert_eq!(
         x.extent()[..4],
@@ -284,8 +269,5 @@ fn class_counts(
             counts.set(cell(row, c), *count);
         }
     }
-    Ok(KernelTally {
-        flops: visits,
-        bytes: x.bytes() + target.bytes() + counts.bytes(),
-    })
+    Ok(visits)
 }

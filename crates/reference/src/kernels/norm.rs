@@ -1,11 +1,11 @@
 //! Batch norm.
 
-use super::{Call, touched};
+use super::Call;
 use crate::values::{Values, cell, each_element, entry};
 use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
     match kernel {
         Kernel::BatchNormStatistics {
             x,
@@ -24,7 +24,7 @@ pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Kernel
             let sums = call.values(sums);
             let moments = (0..x.extent[4]).map(|c| Moments::of_sums(&sums, c, *count));
             let scales: Vec<_> = moments.map(|moments| moments.scale(*epsilon)).collect();
-            normalize([x, gamma, beta, y], &scales, sums.bytes(), call)
+            normalize([x, gamma, beta, y], &scales, call)
         }
         Kernel::BatchNormRunning {
             sums,
@@ -48,8 +48,7 @@ pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Kernel
                 variance: variance.get(entry(c)),
             });
             let scales: Vec<_> = moments.map(|moments| moments.scale(*epsilon)).collect();
-            let bytes = mean.bytes() + variance.bytes();
-            normalize([x, gamma, beta, y], &scales, bytes, call)
+            normalize([x, gamma, beta, y], &scales, call)
         }
         Kernel::BatchNormInferenceBackward { .. } => inference_backward(kernel, call),
         Kernel::BatchNormBackwardStatistics {
@@ -107,8 +106,8 @@ fn statistics(
     sums: &View,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, sums) = (call.values(x), call.values(sums));
+) -> Result<u64, RunError> {
+    let (x, sums) = (call.values(x), call.result(sums, accumulate));
     let mut totals = vec![[0.0; 2]; x.extent()[4]];
     let visits = each_element(x.extent(), call.progress, |i| {
         let value = x.get(i);
@@ -116,10 +115,7 @@ fn statistics(
         totals[i[4]][1] += value * value;
     })?;
     put_totals(&sums, &totals, accumulate);
-    Ok(KernelTally {
-        flops: 3 * visits,
-        bytes: x.bytes() + touched(sums.bytes(), accumulate),
-    })
+    Ok(3 * visits)
 }
 
 fn put_totals(sums: &Values<'_>, totals: &[[f64; 2]], accumulate: bool) {
@@ -132,9 +128,8 @@ fn put_totals(sums: &Values<'_>, totals: &[[f64; 2]], accumulate: bool) {
 fn normalize(
     [x, gamma, beta, y]: [&View; 4],
     scales: &[Scale],
-    bytes_of_moments: u64,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (x, y) = (call.values(x), call.values(y));
     let (gamma, beta) = (call.values(gamma), call.values(beta));
     let visits = each_element(x.extent(), call.progress, |i| {
@@ -145,10 +140,7 @@ fn normalize(
             normalized * gamma.get(entry(i[4])) + beta.get(entry(i[4])),
         );
     })?;
-    Ok(KernelTally {
-        flops: 2 * visits,
-        bytes: x.bytes() + bytes_of_moments + gamma.bytes() + beta.bytes() + y.bytes(),
-    })
+    Ok(2 * visits)
 }
 
 fn running(
@@ -156,8 +148,9 @@ fn running(
     count: u64,
     momentum: f64,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (sums, mean, variance) = (call.values(sums), call.values(mean), call.values(variance));
+) -> Result<u64, RunError> {
+    let [mean, variance] = [mean, variance].map(|view| call.result(view, true));
+    let sums = call.values(sums);
     // One element has no unbiased variance; its biased one, 0, stands in.
     let unbiased = count as f64 / (count.max(2) - 1) as f64;
     let visits = each_element(mean.extent(), call.progress, |i| {
@@ -166,10 +159,7 @@ fn running(
         mean.set(i, moved(mean.get(i), moments.mean));
         variance.set(i, moved(variance.get(i), moments.variance * unbiased));
     })?;
-    Ok(KernelTally {
-        flops: 8 * visits,
-        bytes: sums.bytes() + 2 * mean.bytes() + 2 * variance.bytes(),
-    })
+    Ok(8 * visits)
 }
 
 fn backward_statistics(
@@ -178,9 +168,9 @@ fn backward_statistics(
     epsilon: f64,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (x, sums, dy) = (call.values(x), call.values(sums), call.values(dy));
-    let gradient_sums = call.values(gradient_sums);
+    let gradient_sums = call.result(gradient_sums, accumulate);
     let channels = x.extent()[4];
     let scales: Vec<_> = (0..channels)
         .map(|c| Moments::of_sums(&sums, c, count).scale(epsilon))
@@ -192,15 +182,11 @@ fn backward_statistics(
         totals[i[4]][1] += gradient * (x.get(i) - scale.mean) * scale.inverse;
     })?;
     put_totals(&gradient_sums, &totals, accumulate);
-    let written = touched(gradient_sums.bytes(), accumulate);
-    Ok(KernelTally {
-        flops: 5 * visits,
-        bytes: x.bytes() + sums.bytes() + dy.bytes() + written,
-    })
+    Ok(5 * visits)
 }
 
 /// `dx = gamma / sigma * dy`.
-fn inference_backward(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+fn inference_backward(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
     let Kernel::BatchNormInferenceBackward {
         dy,
         variance,
@@ -212,21 +198,18 @@ fn inference_backward(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<Kernel
     else {
         panic!("{} is no batch norm kernel", kernel.name());
     };
-    let [dy, variance, gamma, dx] = [dy, variance, gamma, dx].map(|view| call.values(view));
+    let [dy, variance, gamma] = [dy, variance, gamma].map(|view| call.values(view));
+    let dx = call.result(dx, *accumulate);
     let flops = each_element(dy.extent(), call.progress, |i| {
         let c = entry(i[4]);
         let deviation = (variance.get(c) + epsilon).sqrt();
         dx.put(i, gamma.get(c) / deviation * dy.get(i), *accumulate);
     })?;
-    let reads = dy.bytes() + variance.bytes() + gamma.bytes();
-    Ok(KernelTally {
-        flops,
-        bytes: reads + touched(dx.bytes(), *accumulate),
-    })
+    Ok(flops)
 }
 
 /// `dx = gamma / sigma * (dy - mean(dy) - normalized x * mean(dy * normalized x))`.
-fn backward_data(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+fn backward_data(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
     let Kernel::BatchNormBackwardData {
         x,
         sums,
@@ -242,7 +225,8 @@ fn backward_data(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally
         panic!("{} is not the data gradient of a batch norm", kernel.name());
     };
     let (x, sums, gamma) = (call.values(x), call.values(sums), call.values(gamma));
-    let (dy, gradient_sums, dx) = (call.values(dy), call.values(gradient_sums), call.values(dx));
+    let (dy, gradient_sums) = (call.values(dy), call.values(gradient_sums));
+    let dx = call.result(dx, *accumulate);
     let scales: Vec<_> = (0..x.extent()[4])
         .map(|c| Moments::of_sums(&sums, c, *count).scale(*epsilon))
         .collect();
@@ -257,28 +241,19 @@ fn backward_data(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally
             *accumulate,
         );
     })?;
-    let reads = [&x, &sums, &gamma, &dy, &gradient_sums];
-    let bytes: u64 = reads.into_iter().map(Values::bytes).sum();
-    Ok(KernelTally {
-        flops: 6 * visits,
-        bytes: bytes + touched(dx.bytes(), *accumulate),
-    })
+    Ok(6 * visits)
 }
 
 fn backward_parameters(
     [gradient_sums, dgamma, dbeta]: [&View; 3],
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let gradient_sums = call.values(gradient_sums);
-    let (dgamma, dbeta) = (call.values(dgamma), call.values(dbeta));
+    let [dgamma, dbeta] = [dgamma, dbeta].map(|view| call.result(view, accumulate));
     let visits = each_element(dgamma.extent(), call.progress, |i| {
         dbeta.put(i, gradient_sums.get(cell(0, i[4])), accumulate);
         dgamma.put(i, gradient_sums.get(cell(1, i[4])), accumulate);
     })?;
-    let written = touched(dgamma.bytes() + dbeta.bytes(), accumulate);
-    Ok(KernelTally {
-        flops: 2 * visits,
-        bytes: gradient_sums.bytes() + written,
-    })
+    Ok(2 * visits)
 }

@@ -1,10 +1,10 @@
 //! Fills, copies, imports, additions and functions of single elements.
 
-use super::{Call, activation, prelu, product, touched};
+use super::{Call, activation, prelu, product};
 use crate::values::{each_element, entry};
 use partita_program::random::Draws;
 use partita_program::{DropoutMask, Kernel, Transform, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 use partita_space::{Coord, Mesh};
 
 pub(super) fn execute(
@@ -12,7 +12,7 @@ pub(super) fn execute(
     mesh: &Mesh,
     coord: &Coord,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel {
         Kernel::Fill { target, value } => fill(target, *value, call),
         Kernel::Copy {
@@ -89,13 +89,10 @@ fn same_extent(a: &View, b: &View) {
     assert_eq!(a.extent, b.extent, "{a} and {b} have one shape");
 }
 
-fn fill(target: &View, value: f64, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+fn fill(target: &View, value: f64, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
     let target = call.values(target);
     each_element(target.extent(), call.progress, |i| target.set(i, value))?;
-    Ok(KernelTally {
-        flops: 0,
-        bytes: target.bytes(),
-    })
+    Ok(0)
 }
 
 fn copy(
@@ -103,7 +100,7 @@ fn copy(
     target: &View,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(
         source.volume(),
         target.volume(),
@@ -115,17 +112,14 @@ fn copy(
         dtype(target),
         "{source} and {target} have one dtype"
     );
-    let (source, target) = (call.values(source), call.values(target));
+    let (source, target) = (call.values(source), call.result(target, accumulate));
     let extent = source.extent();
     let mut from = [0; 5];
     let visits = each_element(target.extent(), call.progress, |i| {
         target.put(i, source.get(from), accumulate);
         next_index(&mut from, extent);
     })?;
-    Ok(KernelTally {
-        flops: if accumulate { visits } else { 0 },
-        bytes: source.bytes() + touched(target.bytes(), accumulate),
-    })
+    Ok(if accumulate { visits } else { 0 })
 }
 
 /// The next index of a box in memory order.
@@ -144,7 +138,7 @@ fn import(
     target: &View,
     transform: Transform,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let [n, c, d, h, w] = source.extent;
     assert_eq!([n, d, h, w, c], target.extent, "{source} fills {target}");
     let (source, target) = (call.values(source), call.values(target));
@@ -157,10 +151,7 @@ fn import(
         };
         target.set([n, d, h, w, c], value);
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: source.bytes() + target.bytes(),
-    })
+    Ok(flops)
 }
 
 pub(super) fn bias_backward(
@@ -168,17 +159,14 @@ pub(super) fn bias_backward(
     db: &View,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (dy, db) = (call.values(dy), call.values(db));
+) -> Result<u64, RunError> {
+    let (dy, db) = (call.values(dy), call.result(db, accumulate));
     let mut sums = vec![0.0; db.extent()[4]];
     let flops = each_element(dy.extent(), call.progress, |i| sums[i[4]] += dy.get(i))?;
     for (f, &sum) in sums.iter().enumerate() {
         db.put(entry(f), sum, accumulate);
     }
-    Ok(KernelTally {
-        flops,
-        bytes: dy.bytes() + touched(db.bytes(), accumulate),
-    })
+    Ok(flops)
 }
 
 fn leaky_relu_forward(
@@ -186,17 +174,14 @@ fn leaky_relu_forward(
     y: &View,
     slope: f64,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     same_extent(x, y);
     let (x, y) = (call.values(x), call.values(y));
     let flops = each_element(x.extent(), call.progress, |i| {
         let value = x.get(i);
         y.set(i, if value > 0.0 { value } else { slope * value });
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: x.bytes() + y.bytes(),
-    })
+    Ok(flops)
 }
 
 fn leaky_relu_backward(
@@ -204,18 +189,15 @@ fn leaky_relu_backward(
     slope: f64,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     same_extent(y, dy);
     same_extent(y, dx);
-    let (y, dy, dx) = (call.values(y), call.values(dy), call.values(dx));
+    let (y, dy, dx) = (call.values(y), call.values(dy), call.result(dx, accumulate));
     let flops = each_element(dy.extent(), call.progress, |i| {
         let factor = if y.get(i) > 0.0 { 1.0 } else { slope };
         dx.put(i, factor * dy.get(i), accumulate);
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: y.bytes() + dy.bytes() + touched(dx.bytes(), accumulate),
-    })
+    Ok(flops)
 }
 
 /// The key of a dropout mask.
@@ -234,19 +216,16 @@ fn channel_shuffle(
     groups: usize,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     same_extent(x, y);
-    let (x, y) = (call.values(x), call.values(y));
+    let (x, y) = (call.values(x), call.result(y, accumulate));
     let in_group = y.extent()[4] / groups;
     let flops = each_element(y.extent(), call.progress, |i| {
         let mut from = i;
         from[4] = i[4] % groups * in_group + i[4] / groups;
         y.put(i, x.get(from), accumulate);
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: x.bytes() + touched(y.bytes(), accumulate),
-    })
+    Ok(flops)
 }
 
 fn dropout(
@@ -254,9 +233,9 @@ fn dropout(
     mask: &Mask,
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     same_extent(x, y);
-    let (x, y) = (call.values(x), call.values(y));
+    let (x, y) = (call.values(x), call.result(y, accumulate));
     let inputs = call.inputs;
     let first = mask.corner[0];
     let draws: Vec<Draws> = (first..first + x.extent()[0])
@@ -282,19 +261,13 @@ fn dropout(
         let value = if kept { scale * x.get(i) } else { 0.0 };
         y.put(i, value, accumulate);
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: x.bytes() + touched(y.bytes(), accumulate),
-    })
+    Ok(flops)
 }
 
-fn add([a, b, y]: [&View; 3], call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+fn add([a, b, y]: [&View; 3], call: &mut Call<'_, '_>) -> Result<u64, RunError> {
     same_extent(a, y);
     same_extent(b, y);
     let (a, b, y) = (call.values(a), call.values(b), call.values(y));
     let flops = each_element(y.extent(), call.progress, |i| y.set(i, a.get(i) + b.get(i)))?;
-    Ok(KernelTally {
-        flops,
-        bytes: a.bytes() + b.bytes() + y.bytes(),
-    })
+    Ok(flops)
 }

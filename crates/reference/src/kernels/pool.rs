@@ -1,16 +1,16 @@
 //! Poolings.
 
+use super::Call;
 use super::convolution::{Window, dense, tap_list};
-use super::{Call, touched};
 use crate::values::{Values, each_element};
 use partita_program::{Kernel, PoolKind, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 
 pub(super) fn execute(
     kernel: &Kernel,
     scratch: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel {
         Kernel::PoolForward {
             kind,
@@ -92,7 +92,7 @@ fn forward(
     y: &View,
     window: &Window,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (x, y) = (call.values(x), call.values(y));
     assert_eq!(x.extent()[4], y.extent()[4], "channels of x and y");
     let taps = tap_list(&window.taps);
@@ -110,10 +110,7 @@ fn forward(
         y.set(o, value);
         flops += taps.len() as u64 * if kind == PoolKind::L2 { 2 } else { 1 };
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: x.bytes() + y.bytes(),
-    })
+    Ok(flops)
 }
 
 fn backward(
@@ -124,9 +121,9 @@ fn backward(
     accumulate: bool,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let x = x.map(|x| call.values(x));
-    let (dy, dx) = (call.values(dy), call.values(dx));
+    let (dy, dx) = (call.values(dy), call.result(dx, accumulate));
     let extent = dx.extent();
     assert_eq!(extent[4], dy.extent()[4], "channels of dx and dy");
     if let Some(x) = &x {
@@ -170,9 +167,5 @@ fn backward(
     each_element(extent, call.progress, |i| {
         dx.put(i, sums.next().copied().unwrap_or_default(), accumulate);
     })?;
-    let x_bytes = x.as_ref().map_or(0, Values::bytes);
-    Ok(KernelTally {
-        flops,
-        bytes: x_bytes + dy.bytes() + touched(dx.bytes(), accumulate),
-    })
+    Ok(flops)
 }

@@ -1,17 +1,17 @@
 //! Embeddings and positional encoding; dispatches attention.
 
 use super::loss::is_class;
-use super::{Call, attention, touched};
+use super::{Call, attention};
 use crate::values::{cell, each_element, each_position};
 use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 use partita_space::{Coord, Mesh, Rank};
 
 pub(super) fn execute(
     kernel: &Kernel,
     (mesh, rank, coord): (&Mesh, Rank, &Coord),
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel {
         Kernel::EmbeddingForward { x, w, y } => embedding_forward([x, w, y], rank, call),
         Kernel::EmbeddingBackward {
@@ -73,7 +73,7 @@ fn embedding_forward(
     [x, w, y]: [&View; 3],
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (x, w, y) = (call.values(x), call.values(w), call.values(y));
     let (rows, channels) = (w.extent()[3], w.extent()[4]);
     let mut wrong = None;
@@ -88,10 +88,7 @@ fn embedding_forward(
         }
     })?;
     check_row(wrong, rows, rank)?;
-    Ok(KernelTally {
-        flops: 0,
-        bytes: x.bytes() + w.bytes() + y.bytes(),
-    })
+    Ok(0)
 }
 
 fn embedding_backward(
@@ -99,8 +96,8 @@ fn embedding_backward(
     accumulate: bool,
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, dy, dw) = (call.values(x), call.values(dy), call.values(dw));
+) -> Result<u64, RunError> {
+    let (x, dy, dw) = (call.values(x), call.values(dy), call.result(dw, accumulate));
     let (rows, channels) = (dw.extent()[3], dw.extent()[4]);
     let mut sums = vec![0.0; rows * channels];
     let mut wrong = None;
@@ -116,10 +113,7 @@ fn embedding_backward(
     for (i, &sum) in sums.iter().enumerate() {
         dw.put(cell(i / channels, i % channels), sum, accumulate);
     }
-    Ok(KernelTally {
-        flops,
-        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), accumulate),
-    })
+    Ok(flops)
 }
 
 fn positions(
@@ -127,7 +121,7 @@ fn positions(
     corner: [usize; 5],
     channels: usize,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
     let (x, y) = (call.values(x), call.values(y));
     let flops = each_element(y.extent(), call.progress, |i| {
@@ -137,10 +131,7 @@ fn positions(
         let value = if c == pair { angle.sin() } else { angle.cos() };
         y.set(i, x.get(i) + value);
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: x.bytes() + y.bytes(),
-    })
+    Ok(flops)
 }
 
 /// The number of a position in its whole tensor, of an index in a view that begins at `corner`.
@@ -152,7 +143,7 @@ fn position_embedding(
     [x, w, y]: [&View; 3],
     placed: ([usize; 5], [usize; 5]),
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
     let (x, w, y) = (call.values(x), call.values(w), call.values(y));
     let rows = w.extent()[3];
@@ -165,10 +156,7 @@ fn position_embedding(
         };
         y.set(i, x.get(i) + added);
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: x.bytes() + w.bytes() + y.bytes(),
-    })
+    Ok(flops)
 }
 
 fn position_embedding_backward(
@@ -176,8 +164,8 @@ fn position_embedding_backward(
     placed: ([usize; 5], [usize; 5]),
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (dy, dw) = (call.values(dy), call.values(dw));
+) -> Result<u64, RunError> {
+    let (dy, dw) = (call.values(dy), call.result(dw, accumulate));
     let (rows, channels) = (dw.extent()[3], dw.extent()[4]);
     let mut sums = vec![0.0; rows * channels];
     let flops = each_element(dy.extent(), call.progress, |i| {
@@ -189,8 +177,5 @@ fn position_embedding_backward(
     for (i, &sum) in sums.iter().enumerate() {
         dw.put(cell(i / channels, i % channels), sum, accumulate);
     }
-    Ok(KernelTally {
-        flops,
-        bytes: dy.bytes() + touched(dw.bytes(), accumulate),
-    })
+    Ok(flops)
 }
