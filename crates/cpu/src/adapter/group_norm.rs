@@ -6,7 +6,10 @@ use crate::norm::group::{
     GroupNormalization, group_norm_backward, group_norm_backward_statistics, group_norm_forward,
 };
 use crate::norm::norm_statistics;
-use partita_program::{Kernel, View};
+use partita_program::fields::{
+    GroupNormBackwardData, GroupNormBackwardStatistics, GroupNormForward, GroupNormStatistics,
+};
+use partita_program::{Fields, Kernel};
 use partita_run::{Block, RunError};
 use std::ops::Range;
 
@@ -14,49 +17,12 @@ use std::ops::Range;
 type Constants = (usize, u64, f64);
 
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::GroupNormStatistics { x, sums } => statistics([x, sums], run),
-        Kernel::GroupNormForward {
-            x,
-            sums,
-            gamma,
-            beta,
-            y,
-            groups,
-            count,
-            epsilon,
-        } => forward([x, sums, gamma, beta, y], (*groups, *count, *epsilon), run),
-        Kernel::GroupNormBackwardStatistics {
-            x,
-            sums,
-            dy,
-            gradient_sums,
-            dgamma,
-            dbeta,
-            groups,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let (views, constants) = ([x, sums, dy, dgamma, dbeta], (*groups, *count, *epsilon));
-            backward_statistics(views, gradient_sums.as_ref(), constants, *accumulate, run)
-        }
-        Kernel::GroupNormBackwardData {
-            x,
-            sums,
-            gamma,
-            dy,
-            gradient_sums,
-            dx,
-            groups,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let views = [x, sums, gamma, dy, gradient_sums, dx];
-            backward_data(views, (*groups, *count, *epsilon), *accumulate, run)
-        }
-        other => panic!("{} is no group norm kernel", other.name()),
+    match kernel.fields() {
+        Fields::GroupNormStatistics(of) => statistics(of, run),
+        Fields::GroupNormForward(of) => forward(of, run),
+        Fields::GroupNormBackwardStatistics(of) => backward_statistics(of, run),
+        Fields::GroupNormBackwardData(of) => backward_data(of, run),
+        _ => panic!("{} is no group norm kernel", kernel.name()),
     }
 }
 
@@ -78,28 +44,25 @@ fn by<'a>(
     }
 }
 
-fn statistics([x, sums]: [&View; 2], run: &mut Run<'_, '_>) -> Result<u64, RunError> {
-    let mut totals = run.totals(sums, false);
+fn statistics(of: GroupNormStatistics<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let mut totals = run.totals(of.sums, false);
     let mut flops = 0;
-    for n in 0..x.extent[0] {
-        let x = run.input(&sample(x, n));
+    for n in 0..of.x.extent[0] {
+        let x = run.input(&sample(of.x, n));
         flops += run.flops(|call| {
-            let sums = &mut totals.data_mut()[of_sample(n, sums.extent[4])];
+            let sums = &mut totals.data_mut()[of_sample(n, of.sums.extent[4])];
             norm_statistics(call, x.view(), sums, false)
         })?;
     }
     Ok(flops)
 }
 
-fn forward(
-    [x, sums, gamma, beta, y]: [&View; 5],
-    constants: Constants,
-    run: &mut Run<'_, '_>,
-) -> Result<u64, RunError> {
-    let (sums, gamma, beta) = (run.sums(sums), run.dense(gamma), run.dense(beta));
+fn forward(of: GroupNormForward<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (sums, gamma, beta) = (run.sums(of.sums), run.dense(of.gamma), run.dense(of.beta));
+    let constants = (*of.groups, *of.count, *of.epsilon);
     let mut flops = 0;
-    for n in 0..x.extent[0] {
-        let (x, mut y) = (run.input(&sample(x, n)), run.output(&sample(y, n)));
+    for n in 0..of.x.extent[0] {
+        let (x, mut y) = (run.input(&sample(of.x, n)), run.output(&sample(of.y, n)));
         let norm = by(&sums, n, constants);
         flops += run.flops(|call| {
             let scales = [gamma.data(), beta.data()];
@@ -110,18 +73,16 @@ fn forward(
 }
 
 fn backward_statistics(
-    [x, sums, dy, dgamma, dbeta]: [&View; 5],
-    gradient_sums: Option<&View>,
-    constants: Constants,
-    accumulate: bool,
+    of: GroupNormBackwardStatistics<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
-    let [mut dgamma, mut dbeta] = [dgamma, dbeta].map(|view| run.result(view, accumulate));
-    let sums = run.sums(sums);
-    let mut totals = gradient_sums.map(|view| run.totals(view, false));
+    let (sums, accumulate) = (run.sums(of.sums), *of.accumulate);
+    let [mut dgamma, mut dbeta] = [of.dgamma, of.dbeta].map(|view| run.result(view, accumulate));
+    let mut totals = of.gradient_sums.map(|view| run.totals(&view, false));
+    let constants = (*of.groups, *of.count, *of.epsilon);
     let mut flops = 0;
-    for n in 0..x.extent[0] {
-        let (x, dy) = (run.input(&sample(x, n)), run.input(&sample(dy, n)));
+    for n in 0..of.x.extent[0] {
+        let (x, dy) = (run.input(&sample(of.x, n)), run.input(&sample(of.dy, n)));
         let norm = by(&sums, n, constants);
         flops += run.flops(|call| {
             let range = of_sample(n, sums.extent[4]);
@@ -135,17 +96,14 @@ fn backward_statistics(
     Ok(flops)
 }
 
-fn backward_data(
-    [x, sums, gamma, dy, gradient_sums, dx]: [&View; 6],
-    constants: Constants,
-    accumulate: bool,
-    run: &mut Run<'_, '_>,
-) -> Result<u64, RunError> {
-    let (sums, gamma, gradient_sums) = (run.sums(sums), run.dense(gamma), run.sums(gradient_sums));
+fn backward_data(of: GroupNormBackwardData<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (sums, gamma) = (run.sums(of.sums), run.dense(of.gamma));
+    let (gradient_sums, accumulate) = (run.sums(of.gradient_sums), *of.accumulate);
+    let constants = (*of.groups, *of.count, *of.epsilon);
     let mut flops = 0;
-    for n in 0..x.extent[0] {
-        let (x, dy) = (run.input(&sample(x, n)), run.input(&sample(dy, n)));
-        let mut dx = run.result(&sample(dx, n), accumulate);
+    for n in 0..of.x.extent[0] {
+        let (x, dy) = (run.input(&sample(of.x, n)), run.input(&sample(of.dy, n)));
+        let mut dx = run.result(&sample(of.dx, n), accumulate);
         let norm = by(&sums, n, constants);
         let totals = &gradient_sums.data()[of_sample(n, sums.extent[4])];
         flops += run.flops(|call| {

@@ -6,8 +6,12 @@ use crate::norm::{
     Inference, Normalization, norm_backward, norm_backward_statistics, norm_forward,
     norm_inference, norm_inference_backward, norm_statistics,
 };
+use partita_program::fields::{
+    BatchNormBackwardData, BatchNormBackwardParameters, BatchNormBackwardStatistics,
+    BatchNormForward, BatchNormInference, BatchNormInferenceBackward, BatchNormRunning,
+};
 use partita_program::fused::Tail;
-use partita_program::{Kernel, View};
+use partita_program::{Fields, Kernel};
 use partita_run::{Block, RunError};
 
 pub(super) fn execute(
@@ -15,91 +19,19 @@ pub(super) fn execute(
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::BatchNormStatistics {
-            x,
-            sums,
-            accumulate,
-        } => {
-            let (x, mut sums) = (run.input(x), run.totals(sums, *accumulate));
-            run.flops(|call| norm_statistics(call, x.view(), sums.data_mut(), *accumulate))
+    match kernel.fields() {
+        Fields::BatchNormStatistics(of) => {
+            let (x, mut sums) = (run.input(of.x), run.totals(of.sums, *of.accumulate));
+            run.flops(|call| norm_statistics(call, x.view(), sums.data_mut(), *of.accumulate))
         }
-        Kernel::BatchNormForward {
-            x,
-            sums,
-            gamma,
-            beta,
-            y,
-            count,
-            epsilon,
-        } => forward([x, sums, gamma, beta, y], *count, *epsilon, tail, run),
-        Kernel::BatchNormRunning {
-            sums,
-            mean,
-            variance,
-            count,
-            momentum,
-        } => running([sums, mean, variance], *count, *momentum, run),
-        Kernel::BatchNormInference {
-            x,
-            mean,
-            variance,
-            gamma,
-            beta,
-            y,
-            epsilon,
-        } => inference([x, mean, variance, gamma, beta, y], *epsilon, tail, run),
-        Kernel::BatchNormInferenceBackward { .. }
-        | Kernel::BatchNormBackwardStatistics { .. }
-        | Kernel::BatchNormBackwardData { .. }
-        | Kernel::BatchNormBackwardParameters { .. } => execute_backward(kernel, run),
-        other => panic!("{} is no batch norm kernel", other.name()),
-    }
-}
-
-fn execute_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::BatchNormInferenceBackward {
-            dy,
-            variance,
-            gamma,
-            dx,
-            epsilon,
-            accumulate,
-        } => inference_backward([dy, variance, gamma, dx], *epsilon, *accumulate, run),
-        Kernel::BatchNormBackwardStatistics {
-            x,
-            sums,
-            dy,
-            gradient_sums,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let views = [x, sums, dy, gradient_sums];
-            backward_statistics(views, *count, *epsilon, *accumulate, run)
-        }
-        Kernel::BatchNormBackwardData {
-            x,
-            sums,
-            gamma,
-            dy,
-            gradient_sums,
-            dx,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let views = [x, sums, gamma, dy, gradient_sums, dx];
-            backward_data(views, *count, *epsilon, *accumulate, run)
-        }
-        Kernel::BatchNormBackwardParameters {
-            gradient_sums,
-            dgamma,
-            dbeta,
-            accumulate,
-        } => backward_parameters([gradient_sums, dgamma, dbeta], *accumulate, run),
-        other => panic!("{} is no batch norm kernel", other.name()),
+        Fields::BatchNormForward(of) => forward(of, tail, run),
+        Fields::BatchNormRunning(of) => Ok(running(of, run)),
+        Fields::BatchNormInference(of) => inference(of, tail, run),
+        Fields::BatchNormInferenceBackward(of) => inference_backward(of, run),
+        Fields::BatchNormBackwardStatistics(of) => backward_statistics(of, run),
+        Fields::BatchNormBackwardData(of) => backward_data(of, run),
+        Fields::BatchNormBackwardParameters(of) => Ok(backward_parameters(of, run)),
+        _ => panic!("{} is no batch norm kernel", kernel.name()),
     }
 }
 
@@ -121,19 +53,17 @@ pub(super) fn by<'a>(sums: &'a Block<'_, f64>, count: u64, epsilon: f64) -> Norm
 }
 
 fn forward(
-    [x, sums, gamma, beta, y]: [&View; 5],
-    count: u64,
-    epsilon: f64,
+    of: BatchNormForward<'_>,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
     let (more, slope) = after(tail, run);
-    let (x, sums, mut y) = (run.input(x), run.sums(sums), run.output(y));
-    let (gamma, beta) = (run.dense(gamma), run.dense(beta));
+    let (x, sums, mut y) = (run.input(of.x), run.sums(of.sums), run.output(of.y));
+    let (gamma, beta) = (run.dense(of.gamma), run.dense(of.beta));
     let norm = Normalization {
         gamma: gamma.data(),
         beta: beta.data(),
-        ..by(&sums, count, epsilon)
+        ..by(&sums, *of.count, *of.epsilon)
     };
     run.flops(|call| {
         let more = more.as_ref().map(Input::view);
@@ -141,14 +71,9 @@ fn forward(
     })
 }
 
-fn running(
-    [sums, mean, variance]: [&View; 3],
-    count: u64,
-    momentum: f64,
-    run: &mut Run<'_, '_>,
-) -> Result<u64, RunError> {
-    let [mut mean, mut variance] = [mean, variance].map(|view| run.result(view, true));
-    let sums = run.sums(sums);
+fn running(of: BatchNormRunning<'_>, run: &Run<'_, '_>) -> u64 {
+    let [mut mean, mut variance] = [of.mean, of.variance].map(|view| run.result(view, true));
+    let (sums, count, momentum) = (run.sums(of.sums), *of.count, *of.momentum);
     // One element has no unbiased variance; its biased one, 0, stands in.
     let unbiased = count as f64 / (count.max(2) - 1) as f64;
     let norm = by(&sums, count, 0.0);
@@ -160,23 +85,22 @@ fn running(
         *variance = moved(*variance, new_variance * unbiased);
         flops += 8;
     }
-    Ok(flops)
+    flops
 }
 
 fn inference(
-    [x, mean, variance, gamma, beta, y]: [&View; 6],
-    epsilon: f64,
+    of: BatchNormInference<'_>,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
     let (more, slope) = after(tail, run);
-    let (x, mut y) = (run.input(x), run.output(y));
-    let vectors = [mean, variance, gamma, beta].map(|view| run.dense(view));
+    let (x, mut y) = (run.input(of.x), run.output(of.y));
+    let vectors = [of.mean, of.variance, of.gamma, of.beta].map(|view| run.dense(view));
     let [mean, variance, gamma, beta] = [0, 1, 2, 3].map(|i: usize| vectors[i].data());
     let norm = Inference {
         mean,
         variance,
-        epsilon,
+        epsilon: *of.epsilon,
         gamma,
         beta,
     };
@@ -187,67 +111,48 @@ fn inference(
 }
 
 fn inference_backward(
-    [dy, variance, gamma, dx]: [&View; 4],
-    epsilon: f64,
-    accumulate: bool,
+    of: BatchNormInferenceBackward<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
-    let (dy, mut dx) = (run.input(dy), run.result(dx, accumulate));
-    let (variance, gamma) = (run.dense(variance), run.dense(gamma));
-    let scale = (variance.data(), gamma.data(), epsilon);
-    run.flops(|call| norm_inference_backward(call, dy.view(), dx.view(), scale, accumulate))
+    let (dy, mut dx) = (run.input(of.dy), run.result(of.dx, *of.accumulate));
+    let (variance, gamma) = (run.dense(of.variance), run.dense(of.gamma));
+    let scale = (variance.data(), gamma.data(), *of.epsilon);
+    run.flops(|call| norm_inference_backward(call, dy.view(), dx.view(), scale, *of.accumulate))
 }
 
 fn backward_statistics(
-    [x, sums, dy, gradient_sums]: [&View; 4],
-    count: u64,
-    epsilon: f64,
-    accumulate: bool,
+    of: BatchNormBackwardStatistics<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
-    let (x, sums, dy) = (run.input(x), run.sums(sums), run.input(dy));
-    let mut gradient_sums = run.totals(gradient_sums, accumulate);
-    let norm = by(&sums, count, epsilon);
+    let (x, sums, dy) = (run.input(of.x), run.sums(of.sums), run.input(of.dy));
+    let mut gradient_sums = run.totals(of.gradient_sums, *of.accumulate);
+    let norm = by(&sums, *of.count, *of.epsilon);
     run.flops(|call| {
         let totals = gradient_sums.data_mut();
-        norm_backward_statistics(call, x.view(), dy.view(), &norm, totals, accumulate)
+        norm_backward_statistics(call, x.view(), dy.view(), &norm, totals, *of.accumulate)
     })
 }
 
-fn backward_data(
-    [x, sums, gamma, dy, gradient_sums, dx]: [&View; 6],
-    count: u64,
-    epsilon: f64,
-    accumulate: bool,
-    run: &mut Run<'_, '_>,
-) -> Result<u64, RunError> {
-    let (x, dy, mut dx) = (run.input(x), run.input(dy), run.result(dx, accumulate));
-    let (sums, gamma, gradient_sums) = (run.sums(sums), run.dense(gamma), run.sums(gradient_sums));
+fn backward_data(of: BatchNormBackwardData<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (x, dy, mut dx) = (
+        run.input(of.x),
+        run.input(of.dy),
+        run.result(of.dx, *of.accumulate),
+    );
+    let (sums, gamma) = (run.sums(of.sums), run.dense(of.gamma));
+    let gradient_sums = run.sums(of.gradient_sums);
     let norm = Normalization {
         gamma: gamma.data(),
-        ..by(&sums, count, epsilon)
+        ..by(&sums, *of.count, *of.epsilon)
     };
-    let totals = gradient_sums.data();
-    run.flops(|call| {
-        norm_backward(
-            call,
-            x.view(),
-            dy.view(),
-            dx.view(),
-            &norm,
-            totals,
-            accumulate,
-        )
-    })
+    let (totals, adds) = (gradient_sums.data(), *of.accumulate);
+    run.flops(|call| norm_backward(call, x.view(), dy.view(), dx.view(), &norm, totals, adds))
 }
 
-fn backward_parameters(
-    [gradient_sums, dgamma, dbeta]: [&View; 3],
-    accumulate: bool,
-    run: &mut Run<'_, '_>,
-) -> Result<u64, RunError> {
-    let [mut dgamma, mut dbeta] = [dgamma, dbeta].map(|view| run.result(view, accumulate));
-    let sums = run.sums(gradient_sums);
+fn backward_parameters(of: BatchNormBackwardParameters<'_>, run: &Run<'_, '_>) -> u64 {
+    let accumulate = *of.accumulate;
+    let [mut dgamma, mut dbeta] = [of.dgamma, of.dbeta].map(|view| run.result(view, accumulate));
+    let sums = run.sums(of.gradient_sums);
     let put = |target: &mut f32, sum: f64| {
         let old = if accumulate { f64::from(*target) } else { 0.0 };
         *target = (old + sum) as f32;
@@ -260,5 +165,5 @@ fn backward_parameters(
         put(dgamma, *of_product);
         flops += 2;
     }
-    Ok(flops)
+    flops
 }
