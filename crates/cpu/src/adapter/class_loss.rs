@@ -8,7 +8,8 @@ use super::operand::AnyBlock;
 use crate::grid::{Canceled, part};
 use crate::rows::Rows;
 use crate::simd::{Op, Simd};
-use partita_program::{ClassTerms, Kernel, View};
+use partita_program::fields::{ClassLoss, ClassTotals, DiceSums};
+use partita_program::{ClassTerms, Fields, Kernel};
 use partita_run::RunError;
 use partita_space::Rank;
 use std::cell::Cell;
@@ -24,34 +25,11 @@ pub(super) fn has(kernel: &Kernel) -> bool {
 }
 
 pub(super) fn execute(kernel: &Kernel, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::ClassTotals {
-            x,
-            target,
-            totals,
-            ignore,
-        } => class_totals([x, target, totals], *ignore, rank, run),
-        Kernel::DiceSums {
-            x,
-            target,
-            sums,
-            batch,
-            ignore,
-        } => dice_sums([x, target, sums], (*batch, *ignore), rank, run),
-        Kernel::ClassLoss {
-            x,
-            target,
-            totals,
-            sums,
-            dx,
-            loss,
-            weight,
-            terms,
-        } => {
-            let sums = [totals.as_ref(), sums.as_ref(), dx.as_ref()];
-            class_loss([x, target, loss], sums, (*weight, terms), rank, run)
-        }
-        other => panic!("{} has no sums over classes", other.name()),
+    match kernel.fields() {
+        Fields::ClassTotals(of) => class_totals(of, rank, run),
+        Fields::DiceSums(of) => dice_sums(of, rank, run),
+        Fields::ClassLoss(of) => class_loss(of, rank, run),
+        _ => panic!("{} has no sums over classes", kernel.name()),
     }
 }
 
@@ -76,17 +54,12 @@ fn is_ignored(target: f64, ignore: Option<i64>) -> bool {
     ignore.is_some_and(|index| target == index as f64)
 }
 
-fn class_totals(
-    [x, target, totals]: [&View; 3],
-    ignore: Option<i64>,
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<u64, RunError> {
-    let extent = target.extent;
+fn class_totals(of: ClassTotals<'_>, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let extent = of.target.extent;
     // Of x only the positions matter.
-    drop(run.input(x));
-    let target = run.any(target);
-    let mut totals = run.totals(totals, false);
+    drop(run.input(of.x));
+    let target = run.any(of.target);
+    let mut totals = run.totals(of.totals, false);
     totals.data_mut().fill(0.0);
     let counts = totals.data_mut();
     let mut wrong = None;
@@ -96,7 +69,7 @@ fn class_totals(
                 run.go_on()?;
                 for w in 0..extent[3] {
                     let class = target.get([n, d, h, w, 0]);
-                    if is_ignored(class, ignore) {
+                    if is_ignored(class, *of.ignore) {
                         continue;
                     }
                     if is_class(class, counts.len()) {
@@ -218,20 +191,15 @@ thread_local! {
     static FACTORS: Cell<Vec<Factors>> = const { Cell::new(Vec::new()) };
 }
 
-fn dice_sums(
-    [x, target, sums]: [&View; 3],
-    (batch, ignore): (bool, Option<i64>),
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<u64, RunError> {
-    let visits = x.volume() as u64;
-    let (x, target) = (run.input(x), run.any(target));
-    let mut sums = run.totals(sums, false);
+fn dice_sums(of: DiceSums<'_>, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let visits = of.x.volume() as u64;
+    let (x, target) = (run.input(of.x), run.any(of.target));
+    let mut sums = run.totals(of.sums, false);
     let wrong = AtomicUsize::new(usize::MAX);
     let scores = Scores {
         x: Rows::from(x.view()),
         classes: Classes::of(&target),
-        ignore,
+        ignore: *of.ignore,
         wrong: &wrong,
     };
     let grid = x.view().grid;
@@ -261,7 +229,7 @@ fn dice_sums(
             }
         });
         summed.map_err(|Canceled| RunError::Cancelled)?;
-        let row = if batch { 0 } else { sample };
+        let row = if *of.batch { 0 } else { sample };
         let row = &mut all[row * 3 * classes..][..3 * classes];
         for (at, slot) in slots.iter().enumerate() {
             row[at % (3 * classes)] += f64::from_bits(slot.load(Ordering::Relaxed));
@@ -316,21 +284,16 @@ fn factors(terms: &ClassTerms, sums: &[f64], classes: usize) -> Vec<Factors> {
     factors
 }
 
-fn class_loss(
-    [x, target, loss]: [&View; 3],
-    [totals, sums, dx]: [Option<&View>; 3],
-    (weight, terms): (f64, &ClassTerms),
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<u64, RunError> {
-    if let Some(dx) = dx {
+fn class_loss(of: ClassLoss<'_>, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (x, weight, terms) = (of.x, *of.weight, of.terms);
+    if let Some(dx) = of.dx {
         assert_eq!(dx.extent, x.extent, "{dx} and {x} have one shape");
     }
     let visits = x.volume() as u64;
-    let (x, target) = (run.input(x), run.any(target));
-    let [totals, sums] = [totals, sums].map(|view| view.map(|view| run.sums(view)));
-    let mut loss = run.totals(loss, false);
-    let mut dx = dx.map(|dx| run.output(dx));
+    let (x, target) = (run.input(x), run.any(of.target));
+    let [totals, sums] = [of.totals, of.sums].map(|view| view.map(|view| run.sums(&view)));
+    let mut loss = run.totals(of.loss, false);
+    let mut dx = of.dx.map(|dx| run.output(&dx));
     let grid = x.view().grid;
     let wrong = AtomicUsize::new(usize::MAX);
     let dice = sums

@@ -7,7 +7,8 @@ use crate::rows::{Apply, ApplyRows, Rows, formula, three};
 use crate::simd::{Level, Op, Simd};
 use crate::team::ELEMENT;
 use half::{bf16, f16};
-use partita_program::{Kernel, View};
+use partita_program::fields::{ClassCounts, MeanSquaredError, OutputErrors, SoftmaxCrossEntropy};
+use partita_program::{Fields, Kernel};
 use partita_run::{Block, RunError};
 use partita_space::Rank;
 use std::ops::Range;
@@ -23,40 +24,12 @@ pub(super) const BUFFER: usize = 64;
 pub(super) const EXPONENTIAL: u64 = 4 * ELEMENT;
 
 pub(super) fn execute(kernel: &Kernel, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::MeanSquaredError {
-            x,
-            target,
-            dx,
-            loss,
-            count,
-            weight,
-        } => mean_squared_error([x, target, loss], dx.as_ref(), (*count, *weight), run),
-        Kernel::SoftmaxCrossEntropy {
-            x,
-            target,
-            dx,
-            loss,
-            count,
-            weight,
-            smoothing,
-        } => {
-            let constants = (*count, *weight, *smoothing);
-            softmax_cross_entropy([x, target, loss], dx.as_ref(), constants, rank, run)
-        }
-        Kernel::OutputErrors {
-            x,
-            target,
-            errors,
-            logistic,
-        } => output_errors([x, target, errors], *logistic, run),
-        Kernel::ClassCounts {
-            x,
-            target,
-            counts,
-            ignore,
-        } => class_counts([x, target, counts], *ignore, rank, run),
-        other => panic!("{} is no loss", other.name()),
+    match kernel.fields() {
+        Fields::MeanSquaredError(of) => mean_squared_error(of, run),
+        Fields::SoftmaxCrossEntropy(of) => softmax_cross_entropy(of, rank, run),
+        Fields::OutputErrors(of) => output_errors(of, run),
+        Fields::ClassCounts(of) => class_counts(of, rank, run),
+        _ => panic!("{} is no loss", kernel.name()),
     }
 }
 
@@ -117,17 +90,13 @@ pub(super) fn sum_rows(
     Ok(sums.sum())
 }
 
-fn mean_squared_error(
-    [x, target, loss]: [&View; 3],
-    dx: Option<&View>,
-    (count, weight): (u64, f64),
-    run: &mut Run<'_, '_>,
-) -> Result<u64, RunError> {
+fn mean_squared_error(of: MeanSquaredError<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (x, target, count, weight) = (of.x, of.target, *of.count, *of.weight);
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let visits = x.volume() as u64;
     let (x, wide) = (run.input(x), run.any(target));
-    let mut loss = run.totals(loss, false);
-    let mut dx = dx.map(|dx| run.output(dx));
+    let mut loss = run.totals(of.loss, false);
+    let mut dx = of.dx.map(|dx| run.output(&dx));
     let sum = match wide {
         AnyBlock::F32(block) => {
             let target = super::Input::new(block);
@@ -233,32 +202,31 @@ fn errors(x: &[f32], target: &[f32], sums: &mut [f64; BLOCK]) {
 }
 
 fn softmax_cross_entropy(
-    [x, target, loss]: [&View; 3],
-    dx: Option<&View>,
-    (count, weight, smoothing): (u64, f64, f64),
+    of: SoftmaxCrossEntropy<'_>,
     rank: Rank,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
+    let (x, target, weight) = (of.x, of.target, *of.weight);
     assert_eq!(
         x.extent[..4],
         target.extent[..4],
         "positions of x and its target"
     );
-    if let Some(dx) = dx {
+    if let Some(dx) = of.dx {
         assert_eq!(dx.extent, x.extent, "{dx} and {x} have one shape");
     }
     let visits = x.volume() as u64;
     let (x, target) = (run.input(x), run.any(target));
-    let mut loss = run.totals(loss, false);
-    let mut dx = dx.map(|dx| run.output(dx));
+    let mut loss = run.totals(of.loss, false);
+    let mut dx = of.dx.map(|dx| run.output(&dx));
     let grid = x.view().grid;
     let wrong = AtomicUsize::new(usize::MAX);
     let classes = Classes::of(&target);
     let entropy = Entropy {
         x: Rows::from(x.view()),
         dx: dx.as_mut().map(|dx| Rows::from(dx.view())),
-        factor: run.inputs.gradient_factor() * weight / count as f64,
-        smoothing,
+        factor: run.inputs.gradient_factor() * weight / *of.count as f64,
+        smoothing: *of.smoothing,
         classes,
         wrong: &wrong,
     };
@@ -272,7 +240,7 @@ fn softmax_cross_entropy(
         let class = target.get(index(grid, first));
         return Err(no_class(class, grid.channels, rank));
     }
-    loss.data_mut()[0] = weight * sum / count as f64;
+    loss.data_mut()[0] = weight * sum / *of.count as f64;
     Ok(5 * visits)
 }
 
@@ -559,21 +527,18 @@ pub(super) fn exp(x: f64) -> f64 {
     series * f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52)
 }
 
-fn output_errors(
-    [x, target, errors]: [&View; 3],
-    logistic: bool,
-    run: &mut Run<'_, '_>,
-) -> Result<u64, RunError> {
+fn output_errors(of: OutputErrors<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (x, target) = (of.x, of.target);
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let (x, target) = (run.read::<f32>(x), run.any(target));
-    let mut errors = run.totals(errors, false);
+    let mut errors = run.totals(of.errors, false);
     errors.data_mut().fill(0.0);
     let (absolute, squared) = errors.data_mut().split_at_mut(x.extent[4]);
     let mut visits = 0;
     each_position(x.extent, run, |at| {
         for (c, x) in channels(&x, at).iter().enumerate() {
             let x = f64::from(*x);
-            let given = if logistic {
+            let given = if *of.logistic {
                 1.0 / (1.0 + (-x).exp())
             } else {
                 x
@@ -587,25 +552,21 @@ fn output_errors(
     Ok(4 * visits)
 }
 
-fn class_counts(
-    [x, target, counts]: [&View; 3],
-    ignore: Option<i64>,
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<u64, RunError> {
+fn class_counts(of: ClassCounts<'_>, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (x, target) = (of.x, of.target);
     assert_eq!(
         x.extent[..4],
         target.extent[..4],
         "positions of x and its target"
     );
     let (x, target) = (run.read::<f32>(x), run.any(target));
-    let mut counts = run.totals(counts, false);
+    let mut counts = run.totals(of.counts, false);
     counts.data_mut().fill(0.0);
     let classes = x.extent[4];
     let mut wrong = None;
     each_position(x.extent, run, |at| {
         let class = target.get(at);
-        if ignore.is_some_and(|index| class == index as f64) {
+        if of.ignore.is_some_and(|index| class == index as f64) {
             return;
         }
         if !is_class(class, classes) {
