@@ -8,8 +8,9 @@ use crate::conv::epilogue::Epilogue;
 use crate::conv::linear::{linear_backward_data, linear_backward_weight, linear_forward};
 use crate::elementwise::{accumulate as add_to, copy};
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Work};
+use partita_program::fields::{LinearBackwardData, LinearForward};
 use partita_program::fused::Tail;
-use partita_program::{Kernel, View as ProgramView};
+use partita_program::{Fields, Kernel, View as ProgramView};
 use partita_run::RunError;
 
 pub(super) fn execute(
@@ -17,16 +18,11 @@ pub(super) fn execute(
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::LinearForward { x, w, bias, y } => forward([x, w, y], bias.as_ref(), tail, run),
-        Kernel::LinearBackwardData {
-            dy,
-            w,
-            dx,
-            accumulate,
-        } => backward_data([dy, w, dx], *accumulate, tail, run),
-        Kernel::LinearBackwardWeight { .. } => backward_weight(kernel, None, run),
-        other => panic!("{} is no linear layer", other.name()),
+    match kernel.fields() {
+        Fields::LinearForward(of) => forward(of, tail, run),
+        Fields::LinearBackwardData(of) => backward_data(of, tail, run),
+        Fields::LinearBackwardWeight(_) => backward_weight(kernel, None, run),
+        _ => panic!("{} is no linear layer", kernel.name()),
     }
 }
 
@@ -52,16 +48,11 @@ fn with_rows(
     body(&mut call, View::new(packed, &grid))
 }
 
-fn forward(
-    [x, w, y]: [&ProgramView; 3],
-    bias: Option<&ProgramView>,
-    tail: &Tail<'_>,
-    run: &mut Run<'_, '_>,
-) -> Result<u64, RunError> {
-    let flops = tail.flops(y);
+fn forward(of: LinearForward<'_>, tail: &Tail<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let flops = tail.flops(of.y);
     let mut held = TailOperands::new(tail, run);
-    let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
-    let bias = bias.map(|bias| run.dense(bias));
+    let (x, w, mut y) = (run.input(of.x), run.dense(of.w), run.output(of.y));
+    let bias = of.bias.map(|bias| run.dense(&bias));
     let epilogue = held.epilogue(bias.as_ref().map(|bias| bias.data()), &mut []);
     Ok(run.flops(|call| {
         with_rows(call, &x, |call, x| {
@@ -71,14 +62,17 @@ fn forward(
 }
 
 fn backward_data(
-    [dy, w, dx]: [&ProgramView; 3],
-    accumulate: bool,
+    of: LinearBackwardData<'_>,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
-    let flops = tail.flops(dx);
+    let (flops, accumulate) = (tail.flops(of.dx), *of.accumulate);
     let mut held = TailOperands::new(tail, run).into_rows();
-    let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.result(dx, accumulate));
+    let (dy, w, mut dx) = (
+        run.input(of.dy),
+        run.dense(of.w),
+        run.result(of.dx, accumulate),
+    );
     let w_data = Weights::Plain(w.data());
     let (extent, pitch) = (dx.block().extent, dx.block().pitch);
     Ok(run.flops(|call| {
@@ -126,22 +120,16 @@ pub(super) fn backward_weight(
     db: Option<&ProgramView>,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
-    let Kernel::LinearBackwardWeight {
-        x,
-        dy,
-        dw,
-        accumulate,
-    } = kernel
-    else {
+    let Fields::LinearBackwardWeight(of) = kernel.fields() else {
         panic!("{} is no weight gradient", kernel.name());
     };
-    let bias_flops = db.map_or(0, |_| dy.volume() as u64);
-    let mut db = db.map(|db| run.result(db, *accumulate));
-    let (x, dy, mut dw) = (run.input(x), run.input(dy), run.result(dw, *accumulate));
+    let (bias_flops, adds) = (db.map_or(0, |_| of.dy.volume() as u64), *of.accumulate);
+    let mut db = db.map(|db| run.result(db, adds));
+    let (x, dy, mut dw) = (run.input(of.x), run.input(of.dy), run.result(of.dw, adds));
     Ok(run.flops(|call| {
         with_rows(call, &x, |call, x| {
             let db = db.as_mut().map(Output::slice);
-            linear_backward_weight(call, x, dy.view(), dw.slice(), db, *accumulate)
+            linear_backward_weight(call, x, dy.view(), dw.slice(), db, adds)
         })
     })? + bias_flops)
 }

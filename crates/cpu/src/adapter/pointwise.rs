@@ -15,7 +15,7 @@ use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::image::import::{Planes, Transform, import};
 use half::{bf16, f16};
 use partita_program::fused::Tail;
-use partita_program::{Activation as Smooth, Buffer, Dtype, Kernel, View as ProgramView};
+use partita_program::{Activation as Smooth, Buffer, Dtype, Fields, Kernel, View as ProgramView};
 use partita_run::{Element, RunError};
 use partita_space::{Coord, Mesh};
 use std::ops::AddAssign;
@@ -25,57 +25,41 @@ pub(super) fn execute(
     (mesh, coord): (&Mesh, &Coord),
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::Fill { target, value } => fill_box(target, *value, run),
-        Kernel::Copy {
-            source,
-            target,
-            accumulate,
-        } => copy(source, target, *accumulate, run),
-        Kernel::Import {
-            source,
-            target,
-            transform,
-        } => import_samples(source, target, *transform, run),
-        Kernel::LeakyReluForward {
-            x,
-            y,
-            negative_slope,
-        } => activate_box(x, y, activation(*negative_slope), run),
-        Kernel::LeakyReluBackward {
-            y,
-            dy,
-            dx,
-            negative_slope,
-            accumulate,
-        } => match (dx == dy, accumulate) {
-            (true, true) => add_to_itself([y, dy], *negative_slope, run),
-            (true, false) | (false, _) => {
-                activate_back([y, dy, dx], activation(*negative_slope), *accumulate, run)
-            }
-        },
-        Kernel::ActivationForward { function, .. }
-        | Kernel::ActivationBackward { function, .. } => by_element(*function, kernel, run),
-        Kernel::ChannelShuffle {
-            x,
-            y,
-            groups,
-            accumulate,
-        } => {
-            let (x, mut y) = (run.input(x), run.result(y, *accumulate));
-            run.flops(|call| channel_shuffle(call, x.view(), y.view(), *groups, *accumulate))
+    match kernel.fields() {
+        Fields::Fill(of) => fill_box(of.target, *of.value, run),
+        Fields::Copy(of) => copy(of.source, of.target, *of.accumulate, run),
+        Fields::Import(of) => import_samples(of.source, of.target, *of.transform, run),
+        Fields::LeakyReluForward(of) => {
+            activate_box(of.x, of.y, activation(*of.negative_slope), run)
         }
-        Kernel::Dropout { .. } => dropout::execute(kernel, mesh, coord, run),
-        Kernel::Multiply { .. }
-        | Kernel::MultiplySum { .. }
-        | Kernel::MultiplyChannelSum { .. } => product::execute(kernel, run),
-        Kernel::Add { .. } => sum(kernel, &Tail::default(), run),
-        Kernel::PreluForward { .. }
-        | Kernel::PreluBackwardData { .. }
-        | Kernel::PreluBackwardSlopes { .. }
-        | Kernel::SoftmaxForward { .. }
-        | Kernel::SoftmaxBackward { .. } => prelu::execute(kernel, run),
-        other => panic!("{} is not computed element by element", other.name()),
+        Fields::LeakyReluBackward(of) if of.dx == of.dy && *of.accumulate => {
+            add_to_itself([of.y, of.dy], *of.negative_slope, run)
+        }
+        Fields::LeakyReluBackward(of) => {
+            let kind = activation(*of.negative_slope);
+            activate_back([of.y, of.dy, of.dx], kind, *of.accumulate, run)
+        }
+        Fields::ActivationForward(of) => by_element(*of.function, kernel, run),
+        Fields::ActivationBackward(of) => by_element(*of.function, kernel, run),
+        Fields::ChannelShuffle(of) => {
+            let (x, mut y, adds) = (
+                run.input(of.x),
+                run.result(of.y, *of.accumulate),
+                *of.accumulate,
+            );
+            run.flops(|call| channel_shuffle(call, x.view(), y.view(), *of.groups, adds))
+        }
+        Fields::Dropout(of) => dropout::execute(of, mesh, coord, run),
+        Fields::Multiply(_) | Fields::MultiplySum(_) | Fields::MultiplyChannelSum(_) => {
+            product::execute(kernel, run)
+        }
+        Fields::Add(_) => sum(kernel, &Tail::default(), run),
+        Fields::PreluForward(_)
+        | Fields::PreluBackwardData(_)
+        | Fields::PreluBackwardSlopes(_)
+        | Fields::SoftmaxForward(_)
+        | Fields::SoftmaxBackward(_) => prelu::execute(kernel, run),
+        _ => panic!("{} is not computed element by element", kernel.name()),
     }
 }
 
@@ -118,25 +102,20 @@ fn smooth<F: Function>(
     kernel: &Kernel,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::ActivationForward { x, y, .. } => {
-            let (x, mut y) = (run.input(x), run.output(y));
+    match kernel.fields() {
+        Fields::ActivationForward(of) => {
+            let (x, mut y) = (run.input(of.x), run.output(of.y));
             run.flops(|call| activation_forward(call, (function, flops[0]), x.view(), y.view()))
         }
-        Kernel::ActivationBackward {
-            x,
-            dy,
-            dx,
-            accumulate,
-            ..
-        } => {
-            let (x, dy, mut dx) = (run.input(x), run.input(dy), run.result(dx, *accumulate));
+        Fields::ActivationBackward(of) => {
+            let (x, dy, adds) = (run.input(of.x), run.input(of.dy), *of.accumulate);
+            let mut dx = run.result(of.dx, adds);
             run.flops(|call| {
                 let function = (function, flops[1]);
-                activation_backward(call, function, x.view(), dy.view(), dx.view(), *accumulate)
+                activation_backward(call, function, x.view(), dy.view(), dx.view(), adds)
             })
         }
-        other => panic!("{} is no activation", other.name()),
+        _ => panic!("{} is no activation", kernel.name()),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::pool::backward::pool_backward;
 use crate::pool::forward::pool_forward;
 use crate::pool::{PoolMask, Pooling};
 use partita_program::fused::Tail;
-use partita_program::{Kernel, PoolKind, Taps};
+use partita_program::{Fields, Kernel, PoolKind, Taps};
 use partita_run::RunError;
 
 /// In programs the shift counts from the outputs to the input, here the other way.
@@ -23,35 +23,22 @@ pub(super) fn execute(
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::PoolForward {
-            kind,
-            x,
-            y,
-            taps,
-            shift,
-        } => {
-            let pooling = pooling(*kind, taps, shift);
+    match kernel.fields() {
+        Fields::PoolForward(of) => {
+            let pooling = pooling(*of.kind, of.taps, of.shift);
             let slope = tail.slope.map(|slope| slope as f32);
-            let (x, mut y) = (run.input(x), run.output(y));
+            let (x, mut y) = (run.input(of.x), run.output(of.y));
             run.flops(|call| pool_forward(call, x.view(), y.view(), &pooling, slope))
         }
-        Kernel::PoolBackward {
-            kind,
-            x,
-            dy,
-            dx,
-            taps,
-            shift,
-            accumulate,
-        } => {
-            let pooling = pooling(*kind, taps, shift);
-            let x = x.as_ref().map(|x| run.input(x));
+        Fields::PoolBackward(of) => {
+            let pooling = pooling(*of.kind, of.taps, of.shift);
+            let x = of.x.map(|x| run.input(&x));
             let mask = tail.mask.map(|(part, y, slope)| {
-                let at = [1, 2, 3].map(|dim: usize| part.start[dim] - dx.start[dim]);
+                let at = [1, 2, 3].map(|dim: usize| part.start[dim] - of.dx.start[dim]);
                 (run.input(y), slope as f32, at)
             });
-            let (dy, mut dx) = (run.input(dy), run.result(dx, *accumulate));
+            let (dy, adds) = (run.input(of.dy), *of.accumulate);
+            let mut dx = run.result(of.dx, adds);
             run.flops(|call| {
                 let x = x.as_ref().map(|x| x.view());
                 let mask = mask.as_ref().map(|(y, slope, at)| PoolMask {
@@ -59,9 +46,9 @@ pub(super) fn execute(
                     slope: *slope,
                     at: *at,
                 });
-                pool_backward(call, x, dy.view(), dx.view(), &pooling, *accumulate, mask)
+                pool_backward(call, x, dy.view(), dx.view(), &pooling, adds, mask)
             })
         }
-        other => panic!("{} is no pooling", other.name()),
+        _ => panic!("{} is no pooling", kernel.name()),
     }
 }

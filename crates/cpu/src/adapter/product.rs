@@ -5,53 +5,30 @@ use super::operand::sample;
 use crate::elementwise::product::{
     multiply, multiply_channel_sum, multiply_channels, multiply_positions, multiply_sum,
 };
-use partita_program::{Kernel, View};
+use partita_program::{Fields, Kernel, View};
 use partita_run::RunError;
 
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::Multiply {
-            a,
-            b,
-            y,
-            accumulate,
-        } if a.extent == b.extent => {
-            let (a, b, mut y) = (run.input(a), run.input(b), run.result(y, *accumulate));
-            run.flops(|call| multiply(call, [a.view(), b.view()], y.view(), *accumulate))
+    match kernel.fields() {
+        Fields::Multiply(of) => {
+            if of.a.extent != of.b.extent && of.a.extent[..4] != of.b.extent[..4] {
+                return by_channels([of.a, of.b, of.y], *of.accumulate, run);
+            }
+            let (a, b, adds) = (run.input(of.a), run.input(of.b), *of.accumulate);
+            let (mut y, views) = (run.result(of.y, adds), [a.view(), b.view()]);
+            if of.a.extent == of.b.extent {
+                run.flops(|call| multiply(call, views, y.view(), adds))
+            } else {
+                run.flops(|call| multiply_positions(call, views, y.view(), adds))
+            }
         }
-        Kernel::Multiply {
-            a,
-            b,
-            y,
-            accumulate,
-        } if a.extent[..4] == b.extent[..4] => {
-            let (a, b, mut y) = (run.input(a), run.input(b), run.result(y, *accumulate));
-            let (views, adds) = ([a.view(), b.view()], *accumulate);
-            run.flops(|call| multiply_positions(call, views, y.view(), adds))
-        }
-        Kernel::Multiply {
-            a,
-            b,
-            y,
-            accumulate,
-        } => by_channels([a, b, y], *accumulate, run),
-        Kernel::MultiplySum {
-            a,
-            b,
-            y,
-            accumulate,
-        } => sum([a, b, y], *accumulate, run),
-        Kernel::MultiplyChannelSum {
-            a,
-            b,
-            y,
-            accumulate,
-        } => {
-            let (a, b, mut y) = (run.input(a), run.input(b), run.result(y, *accumulate));
-            let (views, adds) = ([a.view(), b.view()], *accumulate);
+        Fields::MultiplySum(of) => sum([of.a, of.b, of.y], *of.accumulate, run),
+        Fields::MultiplyChannelSum(of) => {
+            let (a, b, adds) = (run.input(of.a), run.input(of.b), *of.accumulate);
+            let (mut y, views) = (run.result(of.y, adds), [a.view(), b.view()]);
             run.flops(|call| multiply_channel_sum(call, views, y.view(), adds))
         }
-        other => panic!("{} is no product", other.name()),
+        _ => panic!("{} is no product", kernel.name()),
     }
 }
 

@@ -6,31 +6,23 @@ use crate::grid::Work;
 use crate::optimizer::{
     Adam, Parameter, Sgd, adam, along, average, lamb_direction, lars, sgd, sum_of_squares,
 };
-use partita_program::{Kernel, Optimizer, View};
+use partita_program::fields::UpdateNorms;
+use partita_program::{Fields, Kernel, Optimizer, View};
 use partita_run::{Block, RunError};
 
 /// Tensors that one call goes through; their list lies on the stack.
 const BATCH: usize = 32;
 
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::SumOfSquares { sources, total } => squares(sources, total, run),
-        Kernel::UpdateNorms {
-            rule,
-            parameter,
-            gradient,
-            moments,
-            clip,
-            norms,
-        } => {
-            let Some(scale) = scale(clip, run) else {
-                return skipped_norms((rule, gradient, norms), kernel, run);
-            };
-            update_norms(rule, (parameter, gradient, moments), scale, norms, run)
-        }
-        Kernel::Update { .. } => all(std::slice::from_ref(kernel), run),
-        Kernel::Average { .. } => averages(std::slice::from_ref(kernel), run),
-        other => panic!("{} does not update parameters", other.name()),
+    match kernel.fields() {
+        Fields::SumOfSquares(of) => squares(of.sources, of.total, run),
+        Fields::UpdateNorms(of) => match scale(of.clip, run) {
+            None => skipped_norms(of, kernel, run),
+            Some(scale) => update_norms(of, scale, run),
+        },
+        Fields::Update(_) => all(std::slice::from_ref(kernel), run),
+        Fields::Average(_) => averages(std::slice::from_ref(kernel), run),
+        _ => panic!("{} does not update parameters", kernel.name()),
     }
 }
 
@@ -93,15 +85,15 @@ fn scale(clip: &Option<(View, f64)>, run: &Run<'_, '_>) -> Option<f64> {
 
 /// Of an update that leaves everything as it is: without a direction LAMB does not move.
 fn skipped_norms(
-    (rule, gradient, norms): (&Optimizer, &View, &View),
+    of: UpdateNorms<'_>,
     kernel: &Kernel,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
-    if let Optimizer::Lamb { .. } = rule {
-        let mut gradient = run.output(gradient);
+    if let Optimizer::Lamb { .. } = of.rule {
+        let mut gradient = run.output(of.gradient);
         run.compute(|call| fill(call, 0.0_f32, gradient.view()))?;
     }
-    run.totals(norms, false).data_mut().fill(0.0);
+    run.totals(of.norms, false).data_mut().fill(0.0);
     Ok(run.skipped(std::slice::from_ref(kernel)))
 }
 
@@ -128,10 +120,8 @@ fn trust_ratio(rule: &Optimizer, sums: &[f64]) -> f64 {
 }
 
 fn update_norms(
-    rule: &Optimizer,
-    (parameter, gradient, moments): (&View, &View, &[View]),
+    of: UpdateNorms<'_>,
     mut factor: f64,
-    norms: &View,
     run: &mut Run<'_, '_>,
 ) -> Result<u64, RunError> {
     let mut flops = 0;
@@ -140,7 +130,7 @@ fn update_norms(
         beta2,
         epsilon,
         weight_decay,
-    } = *rule
+    } = *of.rule
     {
         let options = Adam {
             is_decoupled: false,
@@ -153,15 +143,15 @@ fn update_norms(
             step: run.inputs.update(),
         };
         // The direction replaces the gradient.
-        let mut blocks = Operands::new((gradient, parameter, moments), run);
+        let mut blocks = Operands::new((of.gradient, of.parameter, of.moments), run);
         let mut list = [blocks.parameter()];
         flops += run.flops(|call| lamb_direction(call, &options, &mut list))?;
         factor = 1.0;
     }
     // What LAMB reads again counts once.
     let counted = run.bytes.get();
-    let [w, g] = [parameter, gradient].map(|view| run.dense(view));
-    if let Optimizer::Lamb { .. } = rule {
+    let [w, g] = [of.parameter, of.gradient].map(|view| run.dense(view));
+    if let Optimizer::Lamb { .. } = of.rule {
         run.bytes.set(counted);
     }
     let mut sums = [0.0; 2];
@@ -170,7 +160,7 @@ fn update_norms(
         *sum = part;
         flops += work.flops;
     }
-    let mut target = run.totals(norms, false);
+    let mut target = run.totals(of.norms, false);
     target
         .data_mut()
         .copy_from_slice(&[sums[0], sums[1] * factor * factor]);

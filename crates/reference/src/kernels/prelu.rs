@@ -2,34 +2,21 @@
 
 use super::Call;
 use crate::values::{Values, each_element, entry};
-use partita_program::{Kernel, View};
+use partita_program::{Fields, Kernel, View};
 use partita_run::RunError;
 
 pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::PreluForward { x, slopes, y } => forward([x, slopes, y], call),
-        Kernel::PreluBackwardData {
-            x,
-            slopes,
-            dy,
-            dx,
-            accumulate,
-        } => backward_data([x, slopes, dy, dx], *accumulate, call),
-        Kernel::PreluBackwardSlopes {
-            x,
-            dy,
-            dslopes,
-            one: _,
-            accumulate,
-        } => backward_slopes([x, dy, dslopes], *accumulate, call),
-        Kernel::SoftmaxForward { x, y } => softmax([x, y], call),
-        Kernel::SoftmaxBackward {
-            y,
-            dy,
-            dx,
-            accumulate,
-        } => softmax_backward([y, dy, dx], *accumulate, call),
-        other => panic!("{} is neither PReLU nor softmax", other.name()),
+    match kernel.fields() {
+        Fields::PreluForward(of) => forward([of.x, of.slopes, of.y], call),
+        Fields::PreluBackwardData(of) => {
+            backward_data([of.x, of.slopes, of.dy, of.dx], *of.accumulate, call)
+        }
+        Fields::PreluBackwardSlopes(of) => {
+            backward_slopes([of.x, of.dy, of.dslopes], *of.accumulate, call)
+        }
+        Fields::SoftmaxForward(of) => softmax([of.x, of.y], call),
+        Fields::SoftmaxBackward(of) => softmax_backward([of.y, of.dy, of.dx], *of.accumulate, call),
+        _ => panic!("{} is neither PReLU nor softmax", kernel.name()),
     }
 }
 

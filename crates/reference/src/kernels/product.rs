@@ -2,30 +2,17 @@
 
 use super::Call;
 use crate::values::each_element;
-use partita_program::{Kernel, View};
+use partita_program::{Fields, Kernel, View};
 use partita_run::RunError;
 
 pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::Multiply {
-            a,
-            b,
-            y,
-            accumulate,
-        } => multiply([a, b, y], *accumulate, call),
-        Kernel::MultiplySum {
-            a,
-            b,
-            y,
-            accumulate,
-        } => multiply_sum([a, b, y], *accumulate, call),
-        Kernel::MultiplyChannelSum {
-            a,
-            b,
-            y,
-            accumulate,
-        } => multiply_channel_sum([a, b, y], *accumulate, call),
-        other => panic!("{} is no product", other.name()),
+    match kernel.fields() {
+        Fields::Multiply(of) => multiply([of.a, of.b, of.y], *of.accumulate, call),
+        Fields::MultiplySum(of) => multiply_sum([of.a, of.b, of.y], *of.accumulate, call),
+        Fields::MultiplyChannelSum(of) => {
+            multiply_channel_sum([of.a, of.b, of.y], *of.accumulate, call)
+        }
+        _ => panic!("{} is no product", kernel.name()),
     }
 }
 

@@ -2,69 +2,58 @@
 
 use super::Call;
 use crate::values::{Values, each_element, entry};
-use partita_program::{Kernel, Optimizer, View};
+use partita_program::{Fields, Kernel, Optimizer, View};
 use partita_run::RunError;
 
 pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
-    match kernel {
-        Kernel::SumOfSquares { sources, total } => sum_of_squares(sources, total, call),
-        Kernel::UpdateNorms {
-            rule,
-            parameter,
-            gradient,
-            moments,
-            clip,
-            norms,
-        } => {
+    match kernel.fields() {
+        Fields::SumOfSquares(of) => sum_of_squares(of.sources, of.total, call),
+        Fields::UpdateNorms(of) => {
             // The direction of LAMB replaces the gradient.
-            let is_lamb = matches!(rule, Optimizer::Lamb { .. });
-            let views = ((parameter, false), (gradient, is_lamb), moments.as_slice());
-            let Some(state) = State::new(views, clip.as_ref(), call) else {
-                return skipped_norms((rule, gradient, norms), kernel, call);
+            let is_lamb = matches!(of.rule, Optimizer::Lamb { .. });
+            let views = (
+                (of.parameter, false),
+                (of.gradient, is_lamb),
+                of.moments.as_slice(),
+            );
+            let Some(state) = State::new(views, of.clip.as_ref(), call) else {
+                return skipped_norms((of.rule, of.gradient, of.norms), kernel, call);
             };
-            let norms = call.values(norms);
-            update_norms(rule, &state, &norms, call)
+            let norms = call.values(of.norms);
+            update_norms(of.rule, &state, &norms, call)
         }
-        Kernel::Update {
-            rule,
-            parameter,
-            gradient,
-            moments,
-            norms,
-            clip,
-        } => {
-            let views = ((parameter, true), (gradient, false), moments.as_slice());
-            let Some(state) = State::new(views, clip.as_ref(), call) else {
+        Fields::Update(of) => {
+            let views = (
+                (of.parameter, true),
+                (of.gradient, false),
+                of.moments.as_slice(),
+            );
+            let Some(state) = State::new(views, of.clip.as_ref(), call) else {
                 return Ok(call.skipped(kernel));
             };
-            let norms = norms.map(|norms| call.values(&norms));
+            let norms = of.norms.map(|norms| call.values(&norms));
             let ratio = norms.as_ref().map_or(1.0, |norms| {
                 let [parameter, other] = [0, 1].map(|at| norms.get([0, 0, 0, 0, at]).sqrt());
-                trust_ratio(rule, parameter, other)
+                trust_ratio(of.rule, parameter, other)
             });
-            update(rule, &state, ratio, call)
+            update(of.rule, &state, ratio, call)
         }
-        Kernel::Average {
-            parameter,
-            average,
-            decay,
-            total,
-        } => {
-            let total = total.map(|total| call.values(&total));
+        Fields::Average(of) => {
+            let total = of.total.map(|total| call.values(&total));
             if let Some(total) = &total
                 && !call.inputs.updates(total.get(entry(0)))
             {
                 return Ok(call.skipped(kernel));
             }
-            let (parameter, average) = (call.values(parameter), call.result(average, true));
+            let (parameter, average) = (call.values(of.parameter), call.result(of.average, true));
             let visits = each_element(average.extent(), call.progress, |i| {
                 let before = average.get(i);
-                let moved = (1.0 - decay) * (parameter.get(i) - before);
+                let moved = (1.0 - of.decay) * (parameter.get(i) - before);
                 average.set(i, before + moved);
             })?;
             Ok(3 * visits)
         }
-        other => panic!("{} does not update parameters", other.name()),
+        _ => panic!("{} does not update parameters", kernel.name()),
     }
 }
 
