@@ -7,6 +7,7 @@ mod element_loss;
 mod expected;
 mod fused;
 mod group_norm;
+mod layer;
 mod linear;
 mod loss;
 mod menu;
@@ -27,12 +28,12 @@ mod update;
 pub use menu::CpuMenu;
 
 use crate::bf16::convert;
-use crate::grid::{self, Call, Canceled, ViewMut};
+use crate::grid::{self, Call, Canceled, ViewMut, Work};
 use crate::team::Team;
 use half::bf16;
 use method::{Method, Plan};
 use native::{Native, is_native};
-use operand::{Input, Output, vector};
+use operand::{AnyBlock, Input, Output, vector};
 use partita_program::fused::Tail;
 use partita_program::{Algorithm, Family, Kernel, KernelShape, View};
 use partita_run::{
@@ -41,6 +42,7 @@ use partita_run::{
 };
 use partita_space::{Coord, Mesh, Rank};
 use pieces::execute_pieces;
+use std::cell::Cell;
 
 /// The kernels of this crate for a rank: programs in f32 or bf16, every kernel by the algorithm `cpu`, convolutions also by
 /// others and in micro-batches (see [`partita_program::Configuration`]).
@@ -86,34 +88,85 @@ struct Run<'r, 'm> {
     progress: &'r mut dyn FnMut() -> bool,
     /// How convolutions are computed.
     method: Method,
+    /// Bytes of the boxes that were read and written.
+    bytes: Cell<u64>,
 }
 
 impl<'r> Run<'r, '_> {
+    fn count(&self, bytes: u64) {
+        self.bytes.set(self.bytes.get() + bytes);
+    }
+
     fn input(&self, view: &View) -> Input<'r> {
         self.input_of(view)
     }
 
     fn output(&self, view: &View) -> Output<'r> {
-        self.output_of(view)
+        self.output_of(view, false)
+    }
+
+    /// A box that is also read if it accumulates.
+    fn result(&self, view: &View, accumulate: bool) -> Output<'r> {
+        self.output_of(view, accumulate)
     }
 
     /// Of activations in any type.
     fn input_of<E: Element>(&self, view: &View) -> Input<'r, E> {
-        Input::new(self.memory.read::<E>(view))
+        Input::new(self.read(view))
     }
 
-    fn output_of<E: Element>(&self, view: &View) -> Output<'r, E> {
-        Output::new(self.memory.write::<E>(view))
+    fn output_of<E: Element>(&self, view: &View, accumulate: bool) -> Output<'r, E> {
+        Output::new(self.write(view, accumulate))
     }
 
     /// A contiguous box.
     fn dense(&self, view: &View) -> Block<'r, f32> {
-        vector(self.memory.read::<f32>(view))
+        vector(self.read(view))
     }
 
     /// Contiguous sums over channels.
     fn sums(&self, view: &View) -> Block<'r, f64> {
-        vector(self.memory.read::<f64>(view))
+        vector(self.read(view))
+    }
+
+    /// Sums that are written.
+    fn totals(&self, view: &View, accumulate: bool) -> BlockMut<'r, f64> {
+        self.write(view, accumulate)
+    }
+
+    fn any(&self, view: &View) -> AnyBlock<'r> {
+        let block = AnyBlock::of(self.memory, view);
+        self.count(block.bytes());
+        block
+    }
+
+    fn read<E: Element>(&self, view: &View) -> Block<'r, E> {
+        let block = self.memory.read(view);
+        self.count(block.box_bytes());
+        block
+    }
+
+    fn write<E: Element>(&self, view: &View, accumulate: bool) -> BlockMut<'r, E> {
+        let block = self.memory.write(view);
+        self.count(block.box_bytes() * (1 + u64::from(accumulate)));
+        block
+    }
+
+    /// The flops of a kernel that leaves everything as it is; its bytes are counted.
+    fn skipped(&self, parts: &[Kernel]) -> u64 {
+        let mut all = KernelTally::default();
+        for part in parts {
+            all += KernelTally::expected(part, &self.memory.body().buffers);
+        }
+        self.bytes.set(all.bytes);
+        all.flops
+    }
+
+    /// The work of a kernel that did these flops.
+    fn tally(&self, kernel: &Kernel, flops: u64) -> KernelTally {
+        let is_fused = matches!(kernel, Kernel::Fused { .. });
+        let bytes = if is_fused { 0 } else { self.bytes.get() };
+        KernelTally { flops, bytes }
     }
 
     /// Calls a kernel of this crate with the workspace as its scratch.
@@ -134,6 +187,14 @@ impl<'r> Run<'r, '_> {
         body(&mut call).map_err(|Canceled| RunError::Cancelled)
     }
 
+    /// The same; returns its flops.
+    fn flops(
+        &mut self,
+        body: impl FnOnce(&mut Call) -> Result<Work, Canceled>,
+    ) -> Result<u64, RunError> {
+        Ok(self.compute(body)?.flops)
+    }
+
     /// For loops outside of the team: call it once a row.
     fn go_on(&mut self) -> Result<(), RunError> {
         if (self.progress)() {
@@ -142,11 +203,6 @@ impl<'r> Run<'r, '_> {
             Err(RunError::Cancelled)
         }
     }
-}
-
-/// Bytes of a target: written, and also read if it accumulates.
-fn touched(bytes: u64, accumulate: bool) -> u64 {
-    bytes * (1 + u64::from(accumulate))
 }
 
 impl Kernels for CpuKernels {
@@ -177,6 +233,7 @@ impl Kernels for CpuKernels {
             workspace,
             progress,
             method: Method::Direct,
+            bytes: Cell::new(0),
         };
         // Small kernels end before they would ask.
         run.go_on()?;
@@ -195,23 +252,21 @@ impl Kernels for CpuKernels {
     }
 }
 
-/// Executes a kernel on f32, which may stand for one on floats of two bytes, or one on bf16 itself.
+/// Executes a kernel on f32, which may stand for one on floats of two bytes, or one on bf16 itself. `execute` returns
+/// its flops.
 fn widened(
     kernel: &Kernel,
     run: &mut Run<'_, '_>,
-    execute: impl Fn(&Kernel, &mut Run<'_, '_>) -> Result<KernelTally, RunError>,
+    execute: impl Fn(&Kernel, &mut Run<'_, '_>) -> Result<u64, RunError>,
 ) -> Result<KernelTally, RunError> {
     let buffers = &run.memory.body().buffers;
     if run.memory.half().is_none() || !(KernelShape { kernel, buffers }).computes_in_half() {
-        return execute(kernel, run);
+        let flops = execute(kernel, run)?;
+        return Ok(run.tally(kernel, flops));
     }
     if is_native(run.method, kernel, buffers) {
-        return if let Kernel::Fused { parts } = kernel {
-            let worked = fused::execute_convolution::<bf16>(parts, run)?;
-            Ok(KernelTally { bytes: 0, ..worked })
-        } else {
-            convolution::execute::<bf16>(kernel, &Tail::default(), run)
-        };
+        let flops = fused::execute_convolution::<bf16>(kernel.parts(), run)?;
+        return Ok(run.tally(kernel, flops));
     }
     let (workspace, memory) = (run.workspace, run.memory);
     execute_widened(kernel, workspace, memory, &mut Wide { run, execute })
@@ -246,7 +301,7 @@ impl<F> Wide<'_, '_, '_, F> {
 
 impl<F> WideExecutor for Wide<'_, '_, '_, F>
 where
-    F: Fn(&Kernel, &mut Run<'_, '_>) -> Result<KernelTally, RunError>,
+    F: Fn(&Kernel, &mut Run<'_, '_>) -> Result<u64, RunError>,
 {
     fn execute(
         &mut self,
@@ -261,8 +316,10 @@ where
             workspace,
             progress: &mut *self.run.progress,
             method: self.run.method,
+            bytes: Cell::new(0),
         };
-        (self.execute)(kernel, &mut wide)
+        let flops = (self.execute)(kernel, &mut wide)?;
+        Ok(wide.tally(kernel, flops))
     }
 
     fn widen(
@@ -286,16 +343,14 @@ where
     }
 }
 
+/// Returns the flops.
 fn undivided(
     kernel: &Kernel,
     (mesh, rank, coord): (&Mesh, Rank, &Coord),
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel.family() {
-        Family::Fused => {
-            let worked = fused::execute(kernel.parts(), run)?;
-            Ok(KernelTally { bytes: 0, ..worked })
-        }
+        Family::Fused => fused::execute(kernel.parts(), run),
         Family::Contents | Family::Pointwise => pointwise::execute(kernel, (mesh, coord), run),
         Family::Convolution => convolution::execute::<f32>(kernel, &Tail::default(), run),
         Family::Pool => pool::execute(kernel, &Tail::default(), run),

@@ -8,7 +8,7 @@ use crate::{
 use partita_space::{AttentionWindow, Resampling};
 use serde::{Deserialize, Serialize};
 
-/// Defines the kernels, and a visitor of their views.
+/// Defines the kernels, structs of their fields, and a visitor of their views.
 macro_rules! kernels {
     (
         $(#[$meta:meta])*
@@ -26,6 +26,35 @@ macro_rules! kernels {
         impl Kernel {
             /// Number of kinds.
             pub const KINDS: usize = [$( stringify!($kind) ),*].len();
+        }
+
+        /// The fields of each kind of kernel.
+        #[allow(missing_docs, reason = "as of the kernels")]
+        pub mod fields {
+            use super::*;
+
+            $(
+                #[derive(Clone, Copy, Debug)]
+                pub struct $kind<'k> { $( pub $field: &'k $type ),* }
+            )*
+        }
+
+        /// A kernel by its kind, with its fields in one.
+        #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs, reason = "as of the kernels")]
+        pub enum Fields<'k> {
+            $( $kind(fields::$kind<'k>), )*
+        }
+
+        impl Kernel {
+            /// Its fields.
+            pub fn fields(&self) -> Fields<'_> {
+                match self {
+                    $( Kernel::$kind { $( $field ),* } => {
+                        Fields::$kind(fields::$kind { $( $field ),* })
+                    } )*
+                }
+            }
         }
 
         impl EachView for Kernel {

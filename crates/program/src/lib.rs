@@ -40,7 +40,7 @@ pub use configuration::{Algorithm, Configuration, ConfigurationError, MicroBatch
 pub use constants::{Direction, PoolKind, Taps, Transform};
 pub use count::Count;
 pub use descriptor::Family;
-pub use kernel::Kernel;
+pub use kernel::{Fields, Kernel, fields};
 pub use loss::ClassTerms;
 pub use memory_breakdown::{MemoryBreakdown, MemoryCategory, live_at_peak, memory_breakdown};
 pub use menu::{Choice, KernelShape, Menu, MenuError, UnpinnedMenu};

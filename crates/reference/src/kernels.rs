@@ -19,8 +19,11 @@ mod update;
 
 use crate::values::Values;
 use partita_program::{Algorithm, Choice, Family, Kernel, KernelShape, Menu, MenuError, View};
-use partita_run::{Element, Inputs, KernelTally, Kernels, Memory, RunError, execute_widened};
+use partita_run::{
+    Block, BlockMut, Element, Inputs, KernelTally, Kernels, Memory, RunError, execute_widened,
+};
 use partita_space::{Coord, Mesh, Rank};
+use std::cell::Cell;
 use std::marker::PhantomData;
 
 const NAME: &str = "reference";
@@ -76,16 +79,45 @@ struct Call<'c, 'm> {
     memory: &'c Memory<'m>,
     inputs: &'c Inputs,
     progress: &'c mut dyn FnMut() -> bool,
+    /// Bytes of the boxes that were read and written.
+    bytes: Cell<u64>,
 }
 
 impl<'c> Call<'c, '_> {
-    fn values(&self, view: &View) -> Values<'c> {
-        Values::of(self.memory, view)
+    fn count(&self, bytes: u64, accumulate: bool) {
+        self.bytes
+            .set(self.bytes.get() + bytes * (1 + u64::from(accumulate)));
     }
 
-    /// What a kernel counts.
-    fn expected(&self, kernel: &Kernel) -> KernelTally {
-        KernelTally::expected(kernel, &self.memory.body().buffers)
+    /// A box that is read or written.
+    fn values(&self, view: &View) -> Values<'c> {
+        self.result(view, false)
+    }
+
+    /// A box that is written, and also read if it accumulates.
+    fn result(&self, view: &View, accumulate: bool) -> Values<'c> {
+        let values = Values::of(self.memory, view);
+        self.count(values.bytes(), accumulate);
+        values
+    }
+
+    fn read<T: Real>(&self, view: &View) -> Block<'c, T> {
+        let block = self.memory.read(view);
+        self.count(block.box_bytes(), false);
+        block
+    }
+
+    fn write<T: Real>(&self, view: &View, accumulate: bool) -> BlockMut<'c, T> {
+        let block = self.memory.write(view);
+        self.count(block.box_bytes(), accumulate);
+        block
+    }
+
+    /// The flops of a kernel that leaves everything as it is; its bytes are counted.
+    fn skipped(&self, kernel: &Kernel) -> u64 {
+        let expected = KernelTally::expected(kernel, &self.memory.body().buffers);
+        self.bytes.set(expected.bytes);
+        expected.flops
     }
 }
 
@@ -142,8 +174,9 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             memory,
             inputs,
             progress,
+            bytes: Cell::new(0),
         };
-        match kernel.family() {
+        let flops = match kernel.family() {
             Family::Fused => unreachable!("a fused kernel is executed part by part"),
             Family::Contents | Family::Pointwise => {
                 pointwise::execute(kernel, &self.mesh, &self.coord, &mut call)
@@ -163,7 +196,9 @@ impl<T: Real> Kernels for ReferenceKernels<T> {
             }
             Family::Loss => loss::execute(kernel, self.rank, &mut call),
             Family::Update => update::execute(kernel, &mut call),
-        }
+        }?;
+        let bytes = call.bytes.get();
+        Ok(KernelTally { flops, bytes })
     }
 }
 
@@ -183,9 +218,4 @@ impl Menu for ReferenceMenu {
             packed_weights: 0,
         })
     }
-}
-
-/// Bytes of a target: written, and also read if it accumulates.
-fn touched(bytes: u64, accumulate: bool) -> u64 {
-    if accumulate { 2 * bytes } else { bytes }
 }

@@ -1,15 +1,16 @@
 //! Cross-entropy with weights or an ignored class, and Dice.
 
+use super::Run;
 use super::loss::{
     BUFFER, Classes, EXPONENTIAL, PARTS, exp, index, is_class, maximum, no_class, sum, sum_rows,
 };
 use super::operand::AnyBlock;
-use super::{Output, Run};
 use crate::grid::{Canceled, part};
 use crate::rows::Rows;
 use crate::simd::{Op, Simd};
-use partita_program::{ClassTerms, Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::fields::{ClassLoss, ClassTotals, DiceSums};
+use partita_program::{ClassTerms, Fields, Kernel};
+use partita_run::RunError;
 use partita_space::Rank;
 use std::cell::Cell;
 use std::ops::Range;
@@ -23,39 +24,12 @@ pub(super) fn has(kernel: &Kernel) -> bool {
     )
 }
 
-pub(super) fn execute(
-    kernel: &Kernel,
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::ClassTotals {
-            x,
-            target,
-            totals,
-            ignore,
-        } => class_totals([x, target, totals], *ignore, rank, run),
-        Kernel::DiceSums {
-            x,
-            target,
-            sums,
-            batch,
-            ignore,
-        } => dice_sums([x, target, sums], (*batch, *ignore), rank, run),
-        Kernel::ClassLoss {
-            x,
-            target,
-            totals,
-            sums,
-            dx,
-            loss,
-            weight,
-            terms,
-        } => {
-            let sums = [totals.as_ref(), sums.as_ref(), dx.as_ref()];
-            class_loss([x, target, loss], sums, (*weight, terms), rank, run)
-        }
-        other => panic!("{} has no sums over classes", other.name()),
+pub(super) fn execute(kernel: &Kernel, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::ClassTotals(of) => class_totals(of, rank, run),
+        Fields::DiceSums(of) => dice_sums(of, rank, run),
+        Fields::ClassLoss(of) => class_loss(of, rank, run),
+        _ => panic!("{} has no sums over classes", kernel.name()),
     }
 }
 
@@ -80,16 +54,12 @@ fn is_ignored(target: f64, ignore: Option<i64>) -> bool {
     ignore.is_some_and(|index| target == index as f64)
 }
 
-fn class_totals(
-    [x, target, totals]: [&View; 3],
-    ignore: Option<i64>,
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let extent = target.extent;
-    let x_bytes = run.input(x).bytes();
-    let target = AnyBlock::of(run.memory, target);
-    let mut totals = run.memory.write::<f64>(totals);
+fn class_totals(of: ClassTotals<'_>, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let extent = of.target.extent;
+    // Of x only the positions matter.
+    drop(run.input(of.x));
+    let target = run.any(of.target);
+    let mut totals = run.totals(of.totals, false);
     totals.data_mut().fill(0.0);
     let counts = totals.data_mut();
     let mut wrong = None;
@@ -99,7 +69,7 @@ fn class_totals(
                 run.go_on()?;
                 for w in 0..extent[3] {
                     let class = target.get([n, d, h, w, 0]);
-                    if is_ignored(class, ignore) {
+                    if is_ignored(class, *of.ignore) {
                         continue;
                     }
                     if is_class(class, counts.len()) {
@@ -114,10 +84,7 @@ fn class_totals(
     if let Some(class) = wrong {
         return Err(no_class(class, counts.len(), rank));
     }
-    Ok(KernelTally {
-        flops: extent[..4].iter().product::<usize>() as u64,
-        bytes: x_bytes + target.bytes() + totals.box_bytes(),
-    })
+    Ok(extent[..4].iter().product::<usize>() as u64)
 }
 
 /// Logits and targets.
@@ -224,20 +191,15 @@ thread_local! {
     static FACTORS: Cell<Vec<Factors>> = const { Cell::new(Vec::new()) };
 }
 
-fn dice_sums(
-    [x, target, sums]: [&View; 3],
-    (batch, ignore): (bool, Option<i64>),
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let visits = x.volume() as u64;
-    let (x, target) = (run.input(x), AnyBlock::of(run.memory, target));
-    let mut sums = run.memory.write::<f64>(sums);
+fn dice_sums(of: DiceSums<'_>, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let visits = of.x.volume() as u64;
+    let (x, target) = (run.input(of.x), run.any(of.target));
+    let mut sums = run.totals(of.sums, false);
     let wrong = AtomicUsize::new(usize::MAX);
     let scores = Scores {
         x: Rows::from(x.view()),
         classes: Classes::of(&target),
-        ignore,
+        ignore: *of.ignore,
         wrong: &wrong,
     };
     let grid = x.view().grid;
@@ -267,7 +229,7 @@ fn dice_sums(
             }
         });
         summed.map_err(|Canceled| RunError::Cancelled)?;
-        let row = if batch { 0 } else { sample };
+        let row = if *of.batch { 0 } else { sample };
         let row = &mut all[row * 3 * classes..][..3 * classes];
         for (at, slot) in slots.iter().enumerate() {
             row[at % (3 * classes)] += f64::from_bits(slot.load(Ordering::Relaxed));
@@ -275,10 +237,7 @@ fn dice_sums(
     }
     SLOTS.set(kept);
     check(&scores, &target, rank)?;
-    Ok(KernelTally {
-        flops: 6 * visits,
-        bytes: x.bytes() + target.bytes() + sums.box_bytes(),
-    })
+    Ok(6 * visits)
 }
 
 /// Pointers: the box has the rows.
@@ -325,22 +284,16 @@ fn factors(terms: &ClassTerms, sums: &[f64], classes: usize) -> Vec<Factors> {
     factors
 }
 
-fn class_loss(
-    [x, target, loss]: [&View; 3],
-    [totals, sums, dx]: [Option<&View>; 3],
-    (weight, terms): (f64, &ClassTerms),
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    if let Some(dx) = dx {
+fn class_loss(of: ClassLoss<'_>, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (x, weight, terms) = (of.x, *of.weight, of.terms);
+    if let Some(dx) = of.dx {
         assert_eq!(dx.extent, x.extent, "{dx} and {x} have one shape");
     }
     let visits = x.volume() as u64;
-    let (x, target) = (run.input(x), AnyBlock::of(run.memory, target));
-    let [totals, sums] = [totals, sums].map(|view| view.map(|view| run.sums(view)));
-    let mut loss = run.memory.write::<f64>(loss);
-    let mut dx = dx.map(|dx| run.output(dx));
-    let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
+    let (x, target) = (run.input(x), run.any(of.target));
+    let [totals, sums] = [of.totals, of.sums].map(|view| view.map(|view| run.sums(&view)));
+    let mut loss = run.totals(of.loss, false);
+    let mut dx = of.dx.map(|dx| run.output(&dx));
     let grid = x.view().grid;
     let wrong = AtomicUsize::new(usize::MAX);
     let dice = sums
@@ -369,11 +322,7 @@ fn class_loss(
         FACTORS.set(dice);
     }
     loss.data_mut()[0] = weight * sum;
-    let sums = [&totals, &sums].map(|sums| sums.as_ref().map_or(0, |sums| sums.box_bytes()));
-    Ok(KernelTally {
-        flops: 10 * visits,
-        bytes: x.bytes() + target.bytes() + dx_bytes + sums[0] + sums[1] + loss.box_bytes(),
-    })
+    Ok(10 * visits)
 }
 
 /// Of a loss, its value and gradient.

@@ -1,16 +1,17 @@
 //! Convolutions of programs on the kernels of this crate.
 
+use super::Run;
 use super::native::Native;
 use super::operand::Output;
 use super::tail::{TailOperands, scale_elements};
-use super::{Run, touched};
 use crate::conv::convolution::{Convolution, Weights};
 use crate::conv::data::pack_backward_data;
 use crate::conv::forward::pack_forward;
 use crate::grid::{Call, Window};
+use partita_program::fields::{ConvolutionBackwardData, ConvolutionForward, PackWeights};
 use partita_program::fused::Tail;
-use partita_program::{Direction, Kernel, Role, Taps, View};
-use partita_run::{Block, KernelTally, RunError};
+use partita_program::{Direction, Fields, Kernel, Role, Taps, View};
+use partita_run::{Block, RunError};
 
 /// Taps as the kernels of this crate describe them.
 pub(super) fn window(taps: &Taps) -> Window {
@@ -33,52 +34,44 @@ pub(super) fn execute<E: Native>(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::PackWeights { .. } => pack(kernel, run),
-        Kernel::ConvolutionForward {
-            x,
-            w,
-            bias,
-            y,
-            taps,
-            groups,
-            accumulate,
-        } => {
-            let conv = convolution(taps, *groups);
-            let (flops, is_packed) = (tail.flops(y), is_packed(w, run));
-            let mut held = TailOperands::new(tail, run);
-            let (x, w, mut y) = (run.input_of::<E>(x), run.dense(w), run.output_of(y));
-            let bias = bias.as_ref().map(|bias| run.dense(bias));
-            let values = bias.as_ref().map(|bias| bias.data());
-            let scales = scale_elements(tail, y.block().extent[4]);
-            let method = run.method;
-            let work = run.compute(|call| {
-                with_scales(call, scales, |call, scales| {
-                    let (w, epilogue) = (weights(is_packed, &w), held.epilogue(values, scales));
-                    let (x, y, adds) = (x.view(), y.view(), *accumulate);
-                    E::forward(method, call, x, w, y, &conv, adds, epilogue)
-                })
-            })?;
-            let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-            Ok(KernelTally {
-                flops: work.flops + flops,
-                bytes: x.bytes() + w.box_bytes() + bias_bytes + touched(y.bytes(), *accumulate),
-            })
+) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::PackWeights(of) => pack(of, run),
+        Fields::ConvolutionForward(of) => forward::<E>(of, tail, run),
+        Fields::ConvolutionBackwardData(of) => backward_data::<E>(of, tail, run),
+        Fields::ConvolutionBackwardWeight(_) => backward_weight::<E>(kernel, None, run),
+        Fields::BiasBackward(of) => {
+            let (dy, adds) = (run.input_of::<E>(of.dy), *of.accumulate);
+            let mut db = run.result(of.db, adds);
+            run.flops(|call| E::bias_backward(call, dy.view(), db.slice(), adds))
         }
-        Kernel::ConvolutionBackwardData { .. } => backward_data::<E>(kernel, tail, run),
-        Kernel::ConvolutionBackwardWeight { .. } => backward_weight::<E>(kernel, None, run),
-        Kernel::BiasBackward { dy, db, accumulate } => {
-            let (dy, mut db) = (run.input_of::<E>(dy), run.output(db));
-            let work =
-                run.compute(|call| E::bias_backward(call, dy.view(), db.slice(), *accumulate))?;
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: dy.bytes() + touched(db.bytes(), *accumulate),
-            })
-        }
-        other => panic!("{} is no convolution", other.name()),
+        _ => panic!("{} is no convolution", kernel.name()),
     }
+}
+
+fn forward<E: Native>(
+    of: ConvolutionForward<'_>,
+    tail: &Tail<'_>,
+    run: &mut Run<'_, '_>,
+) -> Result<u64, RunError> {
+    let (conv, flops) = (convolution(of.taps, *of.groups), tail.flops(of.y));
+    let (is_packed, adds) = (is_packed(of.w, run), *of.accumulate);
+    let mut held = TailOperands::new(tail, run);
+    let (x, w, mut y) = (
+        run.input_of::<E>(of.x),
+        run.dense(of.w),
+        run.output_of(of.y, adds),
+    );
+    let bias = of.bias.map(|bias| run.dense(&bias));
+    let values = bias.as_ref().map(|bias| bias.data());
+    let scales = scale_elements(tail, of.y.extent[4]);
+    let method = run.method;
+    Ok(run.flops(|call| {
+        with_scales(call, scales, |call, scales| {
+            let (w, epilogue) = (weights(is_packed, &w), held.epilogue(values, scales));
+            E::forward(method, call, x.view(), w, y.view(), &conv, adds, epilogue)
+        })
+    })? + flops)
 }
 
 fn is_packed(w: &View, run: &Run<'_, '_>) -> bool {
@@ -93,29 +86,15 @@ fn weights<'w>(is_packed: bool, w: &'w Block<'_, f32>) -> Weights<'w> {
     }
 }
 
-fn pack(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
-    let Kernel::PackWeights {
-        w,
-        packed,
-        direction,
-        taps,
-        groups,
-    } = kernel
-    else {
-        panic!("{} packs no weights", kernel.name());
-    };
-    let (conv, [.., channels, f]) = (convolution(taps, *groups), w.extent);
-    let (c, w, mut packed) = (channels * groups, run.dense(w), run.output(packed));
-    let work = run.compute(|call| {
+fn pack(of: PackWeights<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (conv, [.., channels, f]) = (convolution(of.taps, *of.groups), of.w.extent);
+    let (c, w, mut packed) = (channels * of.groups, run.dense(of.w), run.output(of.packed));
+    run.flops(|call| {
         let (w, packed) = (w.data(), packed.slice());
-        match direction {
+        match of.direction {
             Direction::Forward => pack_forward(call, w, packed, &conv, c, f),
             Direction::BackwardData => pack_backward_data(call, w, packed, &conv, c, f),
         }
-    })?;
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: work.bytes,
     })
 }
 
@@ -135,43 +114,29 @@ fn with_scales<R>(
 }
 
 fn backward_data<E: Native>(
-    kernel: &Kernel,
+    of: ConvolutionBackwardData<'_>,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let Kernel::ConvolutionBackwardData {
-        dy,
-        w,
-        bias,
-        dx,
-        taps,
-        shift,
-        groups,
-        accumulate,
-    } = kernel
-    else {
-        panic!("{} is no data gradient", kernel.name());
-    };
-    let (conv, flops) = (convolution(taps, *groups), tail.flops(dx));
-    let is_packed = is_packed(w, run);
+) -> Result<u64, RunError> {
+    let (conv, flops) = (convolution(of.taps, *of.groups), tail.flops(of.dx));
+    let (is_packed, adds) = (is_packed(of.w, run), *of.accumulate);
     let mut held = TailOperands::new(tail, run);
-    let (dy, w, mut dx) = (run.input_of::<E>(dy), run.dense(w), run.output_of(dx));
-    let bias = bias.as_ref().map(|bias| run.dense(bias));
+    let (dy, w, mut dx) = (
+        run.input_of::<E>(of.dy),
+        run.dense(of.w),
+        run.output_of(of.dx, adds),
+    );
+    let bias = of.bias.map(|bias| run.dense(&bias));
     let values = bias.as_ref().map(|bias| bias.data());
-    let scales = scale_elements(tail, dx.block().extent[4]);
+    let scales = scale_elements(tail, of.dx.extent[4]);
     let method = run.method;
-    let work = run.compute(|call| {
+    Ok(run.flops(|call| {
         with_scales(call, scales, |call, scales| {
             let (w, epilogue) = (weights(is_packed, &w), held.epilogue(values, scales));
-            let (dy, dx, shift, adds) = (dy.view(), dx.view(), *shift, *accumulate);
+            let (dy, dx, shift) = (dy.view(), dx.view(), *of.shift);
             E::backward_data(method, call, dy, w, dx, &conv, shift, adds, epilogue)
         })
-    })?;
-    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-    Ok(KernelTally {
-        flops: work.flops + flops,
-        bytes: dy.bytes() + w.box_bytes() + bias_bytes + touched(dx.bytes(), *accumulate),
-    })
+    })? + flops)
 }
 
 /// With `db`, the gradient of the bias too; it adds where that of the weights does.
@@ -179,31 +144,19 @@ pub(super) fn backward_weight<E: Native>(
     kernel: &Kernel,
     db: Option<&View>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let Kernel::ConvolutionBackwardWeight {
-        x,
-        dy,
-        dw,
-        taps,
-        groups,
-        accumulate,
-    } = kernel
-    else {
+) -> Result<u64, RunError> {
+    let Fields::ConvolutionBackwardWeight(of) = kernel.fields() else {
         panic!("{} is no weight gradient", kernel.name());
     };
-    let conv = convolution(taps, *groups);
-    let bias_flops = db.map_or(0, |_| dy.volume() as u64);
-    let mut db = db.map(|db| run.output(db));
-    let (x, dy) = (run.input_of::<E>(x), run.input_of::<E>(dy));
-    let mut dw = run.output(dw);
+    let (conv, adds) = (convolution(of.taps, *of.groups), *of.accumulate);
+    let bias_flops = db.map_or(0, |_| of.dy.volume() as u64);
+    let mut db = db.map(|db| run.result(db, adds));
+    let (x, dy) = (run.input_of::<E>(of.x), run.input_of::<E>(of.dy));
+    let mut dw = run.result(of.dw, adds);
     let method = run.method;
-    let work = run.compute(|call| {
+    Ok(run.flops(|call| {
         let db = db.as_mut().map(Output::slice);
-        let (x, dy, dw, adds) = (x.view(), dy.view(), dw.slice(), *accumulate);
+        let (x, dy, dw) = (x.view(), dy.view(), dw.slice());
         E::backward_weight(method, call, x, dy, dw, db, &conv, adds)
-    })?;
-    Ok(KernelTally {
-        flops: work.flops + bias_flops,
-        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), *accumulate),
-    })
+    })? + bias_flops)
 }

@@ -1,12 +1,12 @@
 //! Dropout; the mask is recomputed from the element's key and never stored.
 
-use super::{Run, touched};
+use super::Run;
 use crate::grid::{Canceled, Grid, Shared};
 use crate::simd::{Level, Op, Simd};
 use crate::team::ELEMENT;
 use partita_program::random::Draws;
-use partita_program::{DropoutMask, Kernel};
-use partita_run::{Inputs, KernelTally, RunError};
+use partita_program::{DropoutMask, fields};
+use partita_run::{Inputs, RunError};
 use partita_space::{Coord, Mesh};
 use std::ops::Range;
 
@@ -16,37 +16,27 @@ const COST: u64 = 4 * ELEMENT;
 const BLOCK: usize = 64;
 
 pub(super) fn execute(
-    kernel: &Kernel,
+    of: fields::Dropout<'_>,
     mesh: &Mesh,
     coord: &Coord,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let Kernel::Dropout {
-        x,
-        y,
-        rate,
-        mask: of,
-        operation,
-        distribution,
-        halo_low,
-        accumulate,
-    } = kernel
-    else {
-        panic!("{} is no dropout", kernel.name());
-    };
+) -> Result<u64, RunError> {
+    let (x, y, accumulate) = (of.x, of.y, *of.accumulate);
     assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
     let mask = Mask {
         inputs: run.inputs,
-        rate: *rate,
-        of: *of,
-        operation: *operation,
-        shape: distribution.shape,
-        offset: distribution.corner(halo_low, mesh, coord),
+        rate: *of.rate,
+        of: *of.mask,
+        operation: *of.operation,
+        shape: of.distribution.shape,
+        offset: of.distribution.corner(of.halo_low, mesh, coord),
     };
-    let mut target = run.output(y);
+    let mut target = run.result(y, accumulate);
     // In place there is one block, from which both are taken.
     let source = (x != y).then(|| run.input(x));
-    let (x_bytes, y_bytes) = (target.bytes(), touched(target.bytes(), *accumulate));
+    if source.is_none() {
+        run.count(target.bytes());
+    }
     let y = target.view();
     let y_grid = y.grid;
     let to = Shared(y.data.as_mut_ptr());
@@ -60,7 +50,7 @@ pub(super) fn execute(
         x_grid,
         to,
         y_grid,
-        accumulate: *accumulate,
+        accumulate,
     };
     let cost = COST * (y_grid.extent[2] * y_grid.channels) as u64;
     let level = run.team.level();
@@ -71,10 +61,7 @@ pub(super) fn execute(
             unsafe { job.run(level, rows) };
         })
         .map_err(|Canceled| RunError::Cancelled)?;
-    Ok(KernelTally {
-        flops: y_grid.elements() as u64,
-        bytes: x_bytes + y_bytes,
-    })
+    Ok(y_grid.elements() as u64)
 }
 
 /// Which elements are dropped.

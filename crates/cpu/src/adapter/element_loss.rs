@@ -1,45 +1,33 @@
 //! Losses of single elements.
 
+use super::Run;
 use super::loss::{Classes, EXPONENTIAL, exp, index, sum_rows};
-use super::operand::AnyBlock;
-use super::{Output, Run};
 use crate::rows::Rows;
 use crate::simd::{Op, Simd};
-use partita_program::{ElementFunction, Kernel};
-use partita_run::{KernelTally, RunError};
+use partita_program::{ElementFunction, Fields, Kernel};
+use partita_run::RunError;
 use std::ops::Range;
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
-    let Kernel::ElementLoss {
-        function,
-        x,
-        target,
-        dx,
-        loss,
-        count,
-        weight,
-        weights,
-    } = kernel
-    else {
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let Fields::ElementLoss(of) = kernel.fields() else {
         panic!("{} is no loss of elements", kernel.name());
     };
-    let factor = weight / *count as f64;
+    let (x, target, factor) = (of.x, of.target, of.weight / *of.count as f64);
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
-    if let Some(dx) = dx {
+    if let Some(dx) = of.dx {
         assert_eq!(dx.extent, x.extent, "{dx} and {x} have one shape");
     }
     let visits = x.volume() as u64;
-    let (x, target) = (run.input(x), AnyBlock::of(run.memory, target));
-    let mut loss = run.memory.write::<f64>(loss);
-    let mut dx = dx.as_ref().map(|dx| run.output(dx));
-    let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
+    let (x, target) = (run.input(x), run.any(target));
+    let mut loss = run.totals(of.loss, false);
+    let mut dx = of.dx.map(|dx| run.output(&dx));
     let elements = Elements {
-        function: *function,
+        function: *of.function,
         x: Rows::from(x.view()),
         target: Classes::of(&target),
         dx: dx.as_mut().map(|dx| Rows::from(dx.view())),
         factor: run.inputs.gradient_factor() * factor,
-        weights,
+        weights: of.weights,
     };
     let sum = sum_rows(run, x.view().grid, EXPONENTIAL, |level, rows| {
         // SAFETY: boxes of one shape, of which dx is borrowed alone; each row is in one range, and the team has
@@ -47,10 +35,7 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTa
         unsafe { level.run(ElementRows { elements, rows }) }
     })?;
     loss.data_mut()[0] = factor * sum;
-    Ok(KernelTally {
-        flops: 6 * visits,
-        bytes: x.bytes() + target.bytes() + dx_bytes + loss.box_bytes(),
-    })
+    Ok(6 * visits)
 }
 
 #[derive(Clone, Copy)]

@@ -4,21 +4,19 @@
 //! weights; and in the bytes that pass beyond the caches. The constants are fitted to times of convolutions of networks.
 //! That suffices to compare implementations; as seconds they are rough.
 
-use super::convolution::convolution;
+use super::layer::Layer;
 use super::method::Method;
 use super::native::is_native;
-use super::operand::dense;
-use crate::conv::convolution::Convolution;
 use crate::conv::data::{packs_backward_data, positions_of_tap};
 use crate::conv::fourier::fourier_multiply_adds;
 use crate::conv::transformed::Direction;
 use crate::conv::winograd::WinogradTile;
 use crate::conv::winograd::work::{WinogradWork, filter_work, gradient_work};
-use crate::grid::{Grid, product};
+use crate::grid::product;
 use crate::simd::Level;
 use crate::team::TeamKind;
 use partita_program::KernelShape;
-use partita_program::descriptor::{Cost, Pass};
+use partita_program::descriptor::Pass;
 use partita_space::Seconds;
 
 /// Picoseconds that a byte takes from or to memory beyond the caches, or that caches hold no longer: about what a core of
@@ -78,47 +76,7 @@ impl Rates {
     }
 }
 
-/// A convolution with the boxes of the layer, dense.
-struct Layer {
-    conv: Convolution,
-    pass: Pass,
-    input: Grid,
-    output: Grid,
-}
-
 impl Layer {
-    fn of(shape: &KernelShape<'_>) -> Option<Self> {
-        let descriptor = shape.kernel.parts()[0].descriptor();
-        let window = descriptor.window?;
-        let Cost::Convolution {
-            pass,
-            input,
-            output,
-            ..
-        } = descriptor.cost
-        else {
-            return None;
-        };
-        Some(Self {
-            conv: convolution(window.taps, window.groups),
-            pass,
-            input: dense(input.extent),
-            output: dense(output.extent),
-        })
-    }
-
-    fn channels(&self) -> (usize, usize) {
-        (self.input.channels, self.output.channels)
-    }
-
-    /// The box over whose positions a kernel loops.
-    fn written(&self) -> &Grid {
-        match self.pass {
-            Pass::Forward | Pass::BackwardWeight => &self.output,
-            Pass::BackwardData => &self.input,
-        }
-    }
-
     /// Vectors of inputs and outputs.
     fn activations(&self, level: Level) -> f64 {
         (self.input.elements() + self.output.elements()) as f64 / level.lanes() as f64
@@ -171,11 +129,15 @@ impl Layer {
     }
 }
 
-/// How long a convolution is expected to take by a method that is offered for it. None for other kernels, and for
+/// How long a kernel that begins with a convolution is expected to take by a method that is offered for it. None for
 /// levels without constants.
-pub(super) fn expected(team: TeamKind, shape: &KernelShape<'_>, method: Method) -> Option<Seconds> {
+pub(super) fn expected(
+    team: TeamKind,
+    shape: &KernelShape<'_>,
+    layer: &Layer,
+    method: Method,
+) -> Option<Seconds> {
     let rates = Rates::of(team.level)?;
-    let layer = Layer::of(shape)?;
     let pass = match layer.pass {
         Pass::Forward | Pass::BackwardData => &rates.filter,
         Pass::BackwardWeight => &rates.gradient,

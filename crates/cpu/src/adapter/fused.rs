@@ -4,9 +4,9 @@ use super::native::Native;
 use super::{Run, convolution, linear, norm, pointwise, pool, update};
 use partita_program::fused::{Tail, bias_gradient, is_one_average, is_one_rule, tail};
 use partita_program::{Family, Kernel};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 
-pub(super) fn execute(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+pub(super) fn execute(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     if is_one_rule(parts) {
         return update::all(parts, run);
     }
@@ -28,6 +28,9 @@ pub(super) fn execute(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelT
 }
 
 fn offered_tail(parts: &[Kernel]) -> Tail<'_> {
+    if let [_] = parts {
+        return Tail::default();
+    }
     let (_, tail) = tail(parts).unwrap_or_else(|| panic!("the menu offers these parts as one"));
     tail
 }
@@ -36,7 +39,7 @@ fn offered_tail(parts: &[Kernel]) -> Tail<'_> {
 pub(super) fn execute_convolution<E: Native>(
     parts: &[Kernel],
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match bias_gradient(parts) {
         Some(db) => convolution::backward_weight::<E>(&parts[0], Some(db), run),
         None => convolution::execute::<E>(&parts[0], &offered_tail(parts), run),

@@ -1,62 +1,28 @@
 //! Group norm of programs on the kernels of this crate, sample by sample.
 
+use super::Run;
 use super::operand::sample;
-use super::{Run, touched};
 use crate::norm::group::{
     GroupNormalization, group_norm_backward, group_norm_backward_statistics, group_norm_forward,
 };
 use crate::norm::norm_statistics;
-use partita_program::{Kernel, View};
-use partita_run::{Block, KernelTally, RunError};
+use partita_program::fields::{
+    GroupNormBackwardData, GroupNormBackwardStatistics, GroupNormForward, GroupNormStatistics,
+};
+use partita_program::{Fields, Kernel};
+use partita_run::{Block, RunError};
 use std::ops::Range;
 
 /// Groups, values per group, and epsilon.
 type Constants = (usize, u64, f64);
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::GroupNormStatistics { x, sums } => statistics([x, sums], run),
-        Kernel::GroupNormForward {
-            x,
-            sums,
-            gamma,
-            beta,
-            y,
-            groups,
-            count,
-            epsilon,
-        } => forward([x, sums, gamma, beta, y], (*groups, *count, *epsilon), run),
-        Kernel::GroupNormBackwardStatistics {
-            x,
-            sums,
-            dy,
-            gradient_sums,
-            dgamma,
-            dbeta,
-            groups,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let (views, constants) = ([x, sums, dy, dgamma, dbeta], (*groups, *count, *epsilon));
-            backward_statistics(views, gradient_sums.as_ref(), constants, *accumulate, run)
-        }
-        Kernel::GroupNormBackwardData {
-            x,
-            sums,
-            gamma,
-            dy,
-            gradient_sums,
-            dx,
-            groups,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let views = [x, sums, gamma, dy, gradient_sums, dx];
-            backward_data(views, (*groups, *count, *epsilon), *accumulate, run)
-        }
-        other => panic!("{} is no group norm kernel", other.name()),
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::GroupNormStatistics(of) => statistics(of, run),
+        Fields::GroupNormForward(of) => forward(of, run),
+        Fields::GroupNormBackwardStatistics(of) => backward_statistics(of, run),
+        Fields::GroupNormBackwardData(of) => backward_data(of, run),
+        _ => panic!("{} is no group norm kernel", kernel.name()),
     }
 }
 
@@ -78,66 +44,47 @@ fn by<'a>(
     }
 }
 
-fn statistics([x, sums]: [&View; 2], run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
-    let mut totals = run.memory.write::<f64>(sums);
-    let mut tally = KernelTally {
-        flops: 0,
-        bytes: totals.box_bytes(),
-    };
-    for n in 0..x.extent[0] {
-        let x = run.input(&sample(x, n));
-        let work = run.compute(|call| {
-            let sums = &mut totals.data_mut()[of_sample(n, sums.extent[4])];
+fn statistics(of: GroupNormStatistics<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let mut totals = run.totals(of.sums, false);
+    let mut flops = 0;
+    for n in 0..of.x.extent[0] {
+        let x = run.input(&sample(of.x, n));
+        flops += run.flops(|call| {
+            let sums = &mut totals.data_mut()[of_sample(n, of.sums.extent[4])];
             norm_statistics(call, x.view(), sums, false)
         })?;
-        tally.flops += work.flops;
-        tally.bytes += x.bytes();
     }
-    Ok(tally)
+    Ok(flops)
 }
 
-fn forward(
-    [x, sums, gamma, beta, y]: [&View; 5],
-    constants: Constants,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (sums, gamma, beta) = (run.sums(sums), run.dense(gamma), run.dense(beta));
-    let mut tally = KernelTally {
-        flops: 0,
-        bytes: sums.box_bytes() + gamma.box_bytes() + beta.box_bytes(),
-    };
-    for n in 0..x.extent[0] {
-        let (x, mut y) = (run.input(&sample(x, n)), run.output(&sample(y, n)));
+fn forward(of: GroupNormForward<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (sums, gamma, beta) = (run.sums(of.sums), run.dense(of.gamma), run.dense(of.beta));
+    let constants = (*of.groups, *of.count, *of.epsilon);
+    let mut flops = 0;
+    for n in 0..of.x.extent[0] {
+        let (x, mut y) = (run.input(&sample(of.x, n)), run.output(&sample(of.y, n)));
         let norm = by(&sums, n, constants);
-        let work = run.compute(|call| {
+        flops += run.flops(|call| {
             let scales = [gamma.data(), beta.data()];
             group_norm_forward(call, x.view(), y.view(), &norm, scales)
         })?;
-        tally.flops += work.flops;
-        tally.bytes += x.bytes() + y.bytes();
     }
-    Ok(tally)
+    Ok(flops)
 }
 
 fn backward_statistics(
-    [x, sums, dy, dgamma, dbeta]: [&View; 5],
-    gradient_sums: Option<&View>,
-    constants: Constants,
-    accumulate: bool,
+    of: GroupNormBackwardStatistics<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (sums, mut dgamma, mut dbeta) = (run.sums(sums), run.output(dgamma), run.output(dbeta));
-    let mut totals = gradient_sums.map(|view| run.memory.write::<f64>(view));
-    let written = totals.as_ref().map_or(0, |totals| totals.box_bytes());
-    let of_parameters = touched(dgamma.bytes() + dbeta.bytes(), accumulate);
-    let mut tally = KernelTally {
-        flops: 0,
-        bytes: sums.box_bytes() + written + of_parameters,
-    };
-    for n in 0..x.extent[0] {
-        let (x, dy) = (run.input(&sample(x, n)), run.input(&sample(dy, n)));
+) -> Result<u64, RunError> {
+    let (sums, accumulate) = (run.sums(of.sums), *of.accumulate);
+    let [mut dgamma, mut dbeta] = [of.dgamma, of.dbeta].map(|view| run.result(view, accumulate));
+    let mut totals = of.gradient_sums.map(|view| run.totals(&view, false));
+    let constants = (*of.groups, *of.count, *of.epsilon);
+    let mut flops = 0;
+    for n in 0..of.x.extent[0] {
+        let (x, dy) = (run.input(&sample(of.x, n)), run.input(&sample(of.dy, n)));
         let norm = by(&sums, n, constants);
-        let work = run.compute(|call| {
+        flops += run.flops(|call| {
             let range = of_sample(n, sums.extent[4]);
             let totals = totals.as_mut().map(|totals| &mut totals.data_mut()[range]);
             let gradients = [dgamma.slice(), dbeta.slice()];
@@ -145,34 +92,24 @@ fn backward_statistics(
             let views = [x.view(), dy.view()];
             group_norm_backward_statistics(call, views, &norm, totals, gradients, adds)
         })?;
-        tally.flops += work.flops;
-        tally.bytes += x.bytes() + dy.bytes();
     }
-    Ok(tally)
+    Ok(flops)
 }
 
-fn backward_data(
-    [x, sums, gamma, dy, gradient_sums, dx]: [&View; 6],
-    constants: Constants,
-    accumulate: bool,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (sums, gamma, gradient_sums) = (run.sums(sums), run.dense(gamma), run.sums(gradient_sums));
-    let mut tally = KernelTally {
-        flops: 0,
-        bytes: sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes(),
-    };
-    for n in 0..x.extent[0] {
-        let (x, dy) = (run.input(&sample(x, n)), run.input(&sample(dy, n)));
-        let mut dx = run.output(&sample(dx, n));
+fn backward_data(of: GroupNormBackwardData<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (sums, gamma) = (run.sums(of.sums), run.dense(of.gamma));
+    let (gradient_sums, accumulate) = (run.sums(of.gradient_sums), *of.accumulate);
+    let constants = (*of.groups, *of.count, *of.epsilon);
+    let mut flops = 0;
+    for n in 0..of.x.extent[0] {
+        let (x, dy) = (run.input(&sample(of.x, n)), run.input(&sample(of.dy, n)));
+        let mut dx = run.result(&sample(of.dx, n), accumulate);
         let norm = by(&sums, n, constants);
         let totals = &gradient_sums.data()[of_sample(n, sums.extent[4])];
-        let work = run.compute(|call| {
+        flops += run.flops(|call| {
             let (views, gamma) = ([x.view(), dy.view()], gamma.data());
             group_norm_backward(call, views, dx.view(), &norm, gamma, totals, accumulate)
         })?;
-        tally.flops += work.flops;
-        tally.bytes += x.bytes() + dy.bytes() + touched(dx.bytes(), accumulate);
     }
-    Ok(tally)
+    Ok(flops)
 }

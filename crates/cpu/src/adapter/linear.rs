@@ -1,32 +1,28 @@
 //! Linear layers of programs on the kernels of this crate.
 
+use super::Run;
 use super::operand::{Input, Output, dense, rows};
 use super::tail::TailOperands;
-use super::{Run, touched};
 use crate::conv::convolution::Weights;
 use crate::conv::epilogue::Epilogue;
 use crate::conv::linear::{linear_backward_data, linear_backward_weight, linear_forward};
 use crate::elementwise::{accumulate as add_to, copy};
 use crate::grid::{Call, Canceled, Grid, View, ViewMut, Work};
+use partita_program::fields::{LinearBackwardData, LinearForward};
 use partita_program::fused::Tail;
-use partita_program::{Kernel, View as ProgramView};
-use partita_run::{Block, KernelTally, RunError};
+use partita_program::{Fields, Kernel, View as ProgramView};
+use partita_run::RunError;
 
 pub(super) fn execute(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::LinearForward { x, w, bias, y } => forward([x, w, y], bias.as_ref(), tail, run),
-        Kernel::LinearBackwardData {
-            dy,
-            w,
-            dx,
-            accumulate,
-        } => backward_data([dy, w, dx], *accumulate, tail, run),
-        Kernel::LinearBackwardWeight { .. } => backward_weight(kernel, None, run),
-        other => panic!("{} is no linear layer", other.name()),
+) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::LinearForward(of) => forward(of, tail, run),
+        Fields::LinearBackwardData(of) => backward_data(of, tail, run),
+        Fields::LinearBackwardWeight(_) => backward_weight(kernel, None, run),
+        _ => panic!("{} is no linear layer", kernel.name()),
     }
 }
 
@@ -52,41 +48,34 @@ fn with_rows(
     body(&mut call, View::new(packed, &grid))
 }
 
-fn forward(
-    [x, w, y]: [&ProgramView; 3],
-    bias: Option<&ProgramView>,
-    tail: &Tail<'_>,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let flops = tail.flops(y);
+fn forward(of: LinearForward<'_>, tail: &Tail<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let flops = tail.flops(of.y);
     let mut held = TailOperands::new(tail, run);
-    let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
-    let bias = bias.map(|bias| run.dense(bias));
+    let (x, w, mut y) = (run.input(of.x), run.dense(of.w), run.output(of.y));
+    let bias = of.bias.map(|bias| run.dense(&bias));
     let epilogue = held.epilogue(bias.as_ref().map(|bias| bias.data()), &mut []);
-    let work = run.compute(|call| {
+    Ok(run.flops(|call| {
         with_rows(call, &x, |call, x| {
             linear_forward(call, x, Weights::Plain(w.data()), y.view(), false, epilogue)
         })
-    })?;
-    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-    Ok(KernelTally {
-        flops: work.flops + flops,
-        bytes: x.bytes() + w.box_bytes() + bias_bytes + y.bytes(),
-    })
+    })? + flops)
 }
 
 fn backward_data(
-    [dy, w, dx]: [&ProgramView; 3],
-    accumulate: bool,
+    of: LinearBackwardData<'_>,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let flops = tail.flops(dx);
+) -> Result<u64, RunError> {
+    let (flops, accumulate) = (tail.flops(of.dx), *of.accumulate);
     let mut held = TailOperands::new(tail, run).into_rows();
-    let (dy, w, mut dx) = (run.input(dy), run.dense(w), run.output(dx));
+    let (dy, w, mut dx) = (
+        run.input(of.dy),
+        run.dense(of.w),
+        run.result(of.dx, accumulate),
+    );
     let w_data = Weights::Plain(w.data());
     let (extent, pitch) = (dx.block().extent, dx.block().pitch);
-    let work = run.compute(|call| {
+    Ok(run.flops(|call| {
         if let Some(grid) = rows(extent, pitch) {
             let dx = ViewMut::new(dx.block().data_mut(), &grid);
             return linear_backward_data(
@@ -122,11 +111,7 @@ fn backward_data(
             copy(&mut call, packed, dx.view())?;
         }
         Ok(work)
-    })?;
-    Ok(KernelTally {
-        flops: work.flops + flops,
-        bytes: dy.bytes() + w.box_bytes() + touched(dx.bytes(), accumulate),
-    })
+    })? + flops)
 }
 
 /// With `db`, the gradient of the bias too; it adds where that of the weights does.
@@ -134,27 +119,17 @@ pub(super) fn backward_weight(
     kernel: &Kernel,
     db: Option<&ProgramView>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let Kernel::LinearBackwardWeight {
-        x,
-        dy,
-        dw,
-        accumulate,
-    } = kernel
-    else {
+) -> Result<u64, RunError> {
+    let Fields::LinearBackwardWeight(of) = kernel.fields() else {
         panic!("{} is no weight gradient", kernel.name());
     };
-    let bias_flops = db.map_or(0, |_| dy.volume() as u64);
-    let mut db = db.map(|db| run.output(db));
-    let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
-    let work = run.compute(|call| {
+    let (bias_flops, adds) = (db.map_or(0, |_| of.dy.volume() as u64), *of.accumulate);
+    let mut db = db.map(|db| run.result(db, adds));
+    let (x, dy, mut dw) = (run.input(of.x), run.input(of.dy), run.result(of.dw, adds));
+    Ok(run.flops(|call| {
         with_rows(call, &x, |call, x| {
             let db = db.as_mut().map(Output::slice);
-            linear_backward_weight(call, x, dy.view(), dw.slice(), db, *accumulate)
+            linear_backward_weight(call, x, dy.view(), dw.slice(), db, adds)
         })
-    })?;
-    Ok(KernelTally {
-        flops: work.flops + bias_flops,
-        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), *accumulate),
-    })
+    })? + bias_flops)
 }

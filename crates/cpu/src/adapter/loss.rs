@@ -7,8 +7,9 @@ use crate::rows::{Apply, ApplyRows, Rows, formula, three};
 use crate::simd::{Level, Op, Simd};
 use crate::team::ELEMENT;
 use half::{bf16, f16};
-use partita_program::{Kernel, View};
-use partita_run::{Block, KernelTally, RunError};
+use partita_program::fields::{ClassCounts, MeanSquaredError, OutputErrors, SoftmaxCrossEntropy};
+use partita_program::{Fields, Kernel};
+use partita_run::{Block, RunError};
 use partita_space::Rank;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,45 +23,13 @@ pub(super) const BUFFER: usize = 64;
 /// What an exponential costs, next to an element that is read.
 pub(super) const EXPONENTIAL: u64 = 4 * ELEMENT;
 
-pub(super) fn execute(
-    kernel: &Kernel,
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::MeanSquaredError {
-            x,
-            target,
-            dx,
-            loss,
-            count,
-            weight,
-        } => mean_squared_error([x, target, loss], dx.as_ref(), (*count, *weight), run),
-        Kernel::SoftmaxCrossEntropy {
-            x,
-            target,
-            dx,
-            loss,
-            count,
-            weight,
-            smoothing,
-        } => {
-            let constants = (*count, *weight, *smoothing);
-            softmax_cross_entropy([x, target, loss], dx.as_ref(), constants, rank, run)
-        }
-        Kernel::OutputErrors {
-            x,
-            target,
-            errors,
-            logistic,
-        } => output_errors([x, target, errors], *logistic, run),
-        Kernel::ClassCounts {
-            x,
-            target,
-            counts,
-            ignore,
-        } => class_counts([x, target, counts], *ignore, rank, run),
-        other => panic!("{} is no loss", other.name()),
+pub(super) fn execute(kernel: &Kernel, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::MeanSquaredError(of) => mean_squared_error(of, run),
+        Fields::SoftmaxCrossEntropy(of) => softmax_cross_entropy(of, rank, run),
+        Fields::OutputErrors(of) => output_errors(of, run),
+        Fields::ClassCounts(of) => class_counts(of, rank, run),
+        _ => panic!("{} is no loss", kernel.name()),
     }
 }
 
@@ -121,19 +90,13 @@ pub(super) fn sum_rows(
     Ok(sums.sum())
 }
 
-fn mean_squared_error(
-    [x, target, loss]: [&View; 3],
-    dx: Option<&View>,
-    (count, weight): (u64, f64),
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+fn mean_squared_error(of: MeanSquaredError<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (x, target, count, weight) = (of.x, of.target, *of.count, *of.weight);
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
     let visits = x.volume() as u64;
-    let (x, wide) = (run.input(x), AnyBlock::of(run.memory, target));
-    let mut loss = run.memory.write::<f64>(loss);
-    let mut dx = dx.map(|dx| run.output(dx));
-    let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
-    let target_bytes = wide.bytes();
+    let (x, wide) = (run.input(x), run.any(target));
+    let mut loss = run.totals(of.loss, false);
+    let mut dx = of.dx.map(|dx| run.output(&dx));
     let sum = match wide {
         AnyBlock::F32(block) => {
             let target = super::Input::new(block);
@@ -177,10 +140,7 @@ fn mean_squared_error(
         }
     };
     loss.data_mut()[0] = weight * sum / count as f64;
-    Ok(KernelTally {
-        flops: 4 * visits,
-        bytes: x.bytes() + target_bytes + dx_bytes + loss.box_bytes(),
-    })
+    Ok(4 * visits)
 }
 
 formula!(Difference { factor }, false, |S, [x, target, _], _, _| {
@@ -242,33 +202,31 @@ fn errors(x: &[f32], target: &[f32], sums: &mut [f64; BLOCK]) {
 }
 
 fn softmax_cross_entropy(
-    [x, target, loss]: [&View; 3],
-    dx: Option<&View>,
-    (count, weight, smoothing): (u64, f64, f64),
+    of: SoftmaxCrossEntropy<'_>,
     rank: Rank,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
+    let (x, target, weight) = (of.x, of.target, *of.weight);
     assert_eq!(
         x.extent[..4],
         target.extent[..4],
         "positions of x and its target"
     );
-    if let Some(dx) = dx {
+    if let Some(dx) = of.dx {
         assert_eq!(dx.extent, x.extent, "{dx} and {x} have one shape");
     }
     let visits = x.volume() as u64;
-    let (x, target) = (run.input(x), AnyBlock::of(run.memory, target));
-    let mut loss = run.memory.write::<f64>(loss);
-    let mut dx = dx.map(|dx| run.output(dx));
-    let dx_bytes = dx.as_ref().map_or(0, Output::bytes);
+    let (x, target) = (run.input(x), run.any(target));
+    let mut loss = run.totals(of.loss, false);
+    let mut dx = of.dx.map(|dx| run.output(&dx));
     let grid = x.view().grid;
     let wrong = AtomicUsize::new(usize::MAX);
     let classes = Classes::of(&target);
     let entropy = Entropy {
         x: Rows::from(x.view()),
         dx: dx.as_mut().map(|dx| Rows::from(dx.view())),
-        factor: run.inputs.gradient_factor() * weight / count as f64,
-        smoothing,
+        factor: run.inputs.gradient_factor() * weight / *of.count as f64,
+        smoothing: *of.smoothing,
         classes,
         wrong: &wrong,
     };
@@ -282,11 +240,8 @@ fn softmax_cross_entropy(
         let class = target.get(index(grid, first));
         return Err(no_class(class, grid.channels, rank));
     }
-    loss.data_mut()[0] = weight * sum / count as f64;
-    Ok(KernelTally {
-        flops: 5 * visits,
-        bytes: x.bytes() + target.bytes() + dx_bytes + loss.box_bytes(),
-    })
+    loss.data_mut()[0] = weight * sum / *of.count as f64;
+    Ok(5 * visits)
 }
 
 pub(super) fn no_class(class: f64, classes: usize, rank: Rank) -> RunError {
@@ -572,21 +527,18 @@ pub(super) fn exp(x: f64) -> f64 {
     series * f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52)
 }
 
-fn output_errors(
-    [x, target, errors]: [&View; 3],
-    logistic: bool,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+fn output_errors(of: OutputErrors<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (x, target) = (of.x, of.target);
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
-    let (x, target) = (run.memory.read::<f32>(x), AnyBlock::of(run.memory, target));
-    let mut errors = run.memory.write::<f64>(errors);
+    let (x, target) = (run.read::<f32>(x), run.any(target));
+    let mut errors = run.totals(of.errors, false);
     errors.data_mut().fill(0.0);
     let (absolute, squared) = errors.data_mut().split_at_mut(x.extent[4]);
     let mut visits = 0;
     each_position(x.extent, run, |at| {
         for (c, x) in channels(&x, at).iter().enumerate() {
             let x = f64::from(*x);
-            let given = if logistic {
+            let given = if *of.logistic {
                 1.0 / (1.0 + (-x).exp())
             } else {
                 x
@@ -597,31 +549,24 @@ fn output_errors(
             visits += 1;
         }
     })?;
-    Ok(KernelTally {
-        flops: 4 * visits,
-        bytes: x.box_bytes() + target.bytes() + errors.box_bytes(),
-    })
+    Ok(4 * visits)
 }
 
-fn class_counts(
-    [x, target, counts]: [&View; 3],
-    ignore: Option<i64>,
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+fn class_counts(of: ClassCounts<'_>, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (x, target) = (of.x, of.target);
     assert_eq!(
         x.extent[..4],
         target.extent[..4],
         "positions of x and its target"
     );
-    let (x, target) = (run.memory.read::<f32>(x), AnyBlock::of(run.memory, target));
-    let mut counts = run.memory.write::<f64>(counts);
+    let (x, target) = (run.read::<f32>(x), run.any(target));
+    let mut counts = run.totals(of.counts, false);
     counts.data_mut().fill(0.0);
     let classes = x.extent[4];
     let mut wrong = None;
     each_position(x.extent, run, |at| {
         let class = target.get(at);
-        if ignore.is_some_and(|index| class == index as f64) {
+        if of.ignore.is_some_and(|index| class == index as f64) {
             return;
         }
         if !is_class(class, classes) {
@@ -643,8 +588,5 @@ fn class_counts(
     if let Some(class) = wrong {
         return Err(no_class(class, classes, rank));
     }
-    Ok(KernelTally {
-        flops: x.extent.iter().product::<usize>() as u64,
-        bytes: x.box_bytes() + target.bytes() + counts.box_bytes(),
-    })
+    Ok(x.extent.iter().product::<usize>() as u64)
 }

@@ -1,111 +1,37 @@
 //! Batch norm of programs on the kernels of this crate.
 
+use super::Run;
 use super::operand::Input;
-use super::{Run, touched};
 use crate::norm::{
     Inference, Normalization, norm_backward, norm_backward_statistics, norm_forward,
     norm_inference, norm_inference_backward, norm_statistics,
 };
+use partita_program::fields::{
+    BatchNormBackwardData, BatchNormBackwardParameters, BatchNormBackwardStatistics,
+    BatchNormForward, BatchNormInference, BatchNormInferenceBackward, BatchNormRunning,
+};
 use partita_program::fused::Tail;
-use partita_program::{Kernel, View};
-use partita_run::{Block, KernelTally, RunError};
+use partita_program::{Fields, Kernel};
+use partita_run::{Block, RunError};
 
 pub(super) fn execute(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::BatchNormStatistics {
-            x,
-            sums,
-            accumulate,
-        } => {
-            let (x, mut sums) = (run.input(x), run.memory.write::<f64>(sums));
-            let adds = *accumulate;
-            let work =
-                run.compute(|call| norm_statistics(call, x.view(), sums.data_mut(), adds))?;
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: x.bytes() + touched(sums.box_bytes(), adds),
-            })
+) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::BatchNormStatistics(of) => {
+            let (x, mut sums) = (run.input(of.x), run.totals(of.sums, *of.accumulate));
+            run.flops(|call| norm_statistics(call, x.view(), sums.data_mut(), *of.accumulate))
         }
-        Kernel::BatchNormForward {
-            x,
-            sums,
-            gamma,
-            beta,
-            y,
-            count,
-            epsilon,
-        } => forward([x, sums, gamma, beta, y], *count, *epsilon, tail, run),
-        Kernel::BatchNormRunning {
-            sums,
-            mean,
-            variance,
-            count,
-            momentum,
-        } => running([sums, mean, variance], *count, *momentum, run),
-        Kernel::BatchNormInference {
-            x,
-            mean,
-            variance,
-            gamma,
-            beta,
-            y,
-            epsilon,
-        } => inference([x, mean, variance, gamma, beta, y], *epsilon, tail, run),
-        Kernel::BatchNormInferenceBackward { .. }
-        | Kernel::BatchNormBackwardStatistics { .. }
-        | Kernel::BatchNormBackwardData { .. }
-        | Kernel::BatchNormBackwardParameters { .. } => execute_backward(kernel, run),
-        other => panic!("{} is no batch norm kernel", other.name()),
-    }
-}
-
-fn execute_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::BatchNormInferenceBackward {
-            dy,
-            variance,
-            gamma,
-            dx,
-            epsilon,
-            accumulate,
-        } => inference_backward([dy, variance, gamma, dx], *epsilon, *accumulate, run),
-        Kernel::BatchNormBackwardStatistics {
-            x,
-            sums,
-            dy,
-            gradient_sums,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let views = [x, sums, dy, gradient_sums];
-            backward_statistics(views, *count, *epsilon, *accumulate, run)
-        }
-        Kernel::BatchNormBackwardData {
-            x,
-            sums,
-            gamma,
-            dy,
-            gradient_sums,
-            dx,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let views = [x, sums, gamma, dy, gradient_sums, dx];
-            backward_data(views, *count, *epsilon, *accumulate, run)
-        }
-        Kernel::BatchNormBackwardParameters {
-            gradient_sums,
-            dgamma,
-            dbeta,
-            accumulate,
-        } => backward_parameters([gradient_sums, dgamma, dbeta], *accumulate, run),
-        other => panic!("{} is no batch norm kernel", other.name()),
+        Fields::BatchNormForward(of) => forward(of, tail, run),
+        Fields::BatchNormRunning(of) => Ok(running(of, run)),
+        Fields::BatchNormInference(of) => inference(of, tail, run),
+        Fields::BatchNormInferenceBackward(of) => inference_backward(of, run),
+        Fields::BatchNormBackwardStatistics(of) => backward_statistics(of, run),
+        Fields::BatchNormBackwardData(of) => backward_data(of, run),
+        Fields::BatchNormBackwardParameters(of) => Ok(backward_parameters(of, run)),
+        _ => panic!("{} is no batch norm kernel", kernel.name()),
     }
 }
 
@@ -127,38 +53,27 @@ pub(super) fn by<'a>(sums: &'a Block<'_, f64>, count: u64, epsilon: f64) -> Norm
 }
 
 fn forward(
-    [x, sums, gamma, beta, y]: [&View; 5],
-    count: u64,
-    epsilon: f64,
+    of: BatchNormForward<'_>,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (more, slope) = after(tail, run);
-    let (x, sums, mut y) = (run.input(x), run.sums(sums), run.output(y));
-    let (gamma, beta) = (run.dense(gamma), run.dense(beta));
+    let (x, sums, mut y) = (run.input(of.x), run.sums(of.sums), run.output(of.y));
+    let (gamma, beta) = (run.dense(of.gamma), run.dense(of.beta));
     let norm = Normalization {
         gamma: gamma.data(),
         beta: beta.data(),
-        ..by(&sums, count, epsilon)
+        ..by(&sums, *of.count, *of.epsilon)
     };
-    let work = run.compute(|call| {
+    run.flops(|call| {
         let more = more.as_ref().map(Input::view);
         norm_forward(call, x.view(), y.view(), &norm, more, slope)
-    })?;
-    let vectors = sums.box_bytes() + gamma.box_bytes() + beta.box_bytes();
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: x.bytes() + vectors + y.bytes(),
     })
 }
 
-fn running(
-    [sums, mean, variance]: [&View; 3],
-    count: u64,
-    momentum: f64,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (sums, mut mean, mut variance) = (run.sums(sums), run.output(mean), run.output(variance));
+fn running(of: BatchNormRunning<'_>, run: &Run<'_, '_>) -> u64 {
+    let [mut mean, mut variance] = [of.mean, of.variance].map(|view| run.result(view, true));
+    let (sums, count, momentum) = (run.sums(of.sums), *of.count, *of.momentum);
     // One element has no unbiased variance; its biased one, 0, stands in.
     let unbiased = count as f64 / (count.max(2) - 1) as f64;
     let norm = by(&sums, count, 0.0);
@@ -170,121 +85,74 @@ fn running(
         *variance = moved(*variance, new_variance * unbiased);
         flops += 8;
     }
-    Ok(KernelTally {
-        flops,
-        bytes: sums.box_bytes() + 2 * mean.bytes() + 2 * variance.bytes(),
-    })
+    flops
 }
 
 fn inference(
-    [x, mean, variance, gamma, beta, y]: [&View; 6],
-    epsilon: f64,
+    of: BatchNormInference<'_>,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (more, slope) = after(tail, run);
-    let (x, mut y) = (run.input(x), run.output(y));
-    let vectors = [mean, variance, gamma, beta].map(|view| run.dense(view));
+    let (x, mut y) = (run.input(of.x), run.output(of.y));
+    let vectors = [of.mean, of.variance, of.gamma, of.beta].map(|view| run.dense(view));
     let [mean, variance, gamma, beta] = [0, 1, 2, 3].map(|i: usize| vectors[i].data());
     let norm = Inference {
         mean,
         variance,
-        epsilon,
+        epsilon: *of.epsilon,
         gamma,
         beta,
     };
-    let work = run.compute(|call| {
+    run.flops(|call| {
         let more = more.as_ref().map(Input::view);
         norm_inference(call, x.view(), y.view(), &norm, more, slope)
-    })?;
-    let vector_bytes: u64 = vectors.iter().map(Block::box_bytes).sum();
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: x.bytes() + vector_bytes + y.bytes(),
     })
 }
 
 fn inference_backward(
-    [dy, variance, gamma, dx]: [&View; 4],
-    epsilon: f64,
-    accumulate: bool,
+    of: BatchNormInferenceBackward<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (dy, mut dx) = (run.input(dy), run.output(dx));
-    let (variance, gamma) = (run.dense(variance), run.dense(gamma));
-    let scale = (variance.data(), gamma.data(), epsilon);
-    let work =
-        run.compute(|call| norm_inference_backward(call, dy.view(), dx.view(), scale, accumulate))?;
-    let vectors = variance.box_bytes() + gamma.box_bytes();
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: dy.bytes() + vectors + touched(dx.bytes(), accumulate),
-    })
+) -> Result<u64, RunError> {
+    let (dy, mut dx) = (run.input(of.dy), run.result(of.dx, *of.accumulate));
+    let (variance, gamma) = (run.dense(of.variance), run.dense(of.gamma));
+    let scale = (variance.data(), gamma.data(), *of.epsilon);
+    run.flops(|call| norm_inference_backward(call, dy.view(), dx.view(), scale, *of.accumulate))
 }
 
 fn backward_statistics(
-    [x, sums, dy, gradient_sums]: [&View; 4],
-    count: u64,
-    epsilon: f64,
-    accumulate: bool,
+    of: BatchNormBackwardStatistics<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, sums, dy) = (run.input(x), run.sums(sums), run.input(dy));
-    let mut gradient_sums = run.memory.write::<f64>(gradient_sums);
-    let written = touched(gradient_sums.box_bytes(), accumulate);
-    let norm = by(&sums, count, epsilon);
-    let work = run.compute(|call| {
+) -> Result<u64, RunError> {
+    let (x, sums, dy) = (run.input(of.x), run.sums(of.sums), run.input(of.dy));
+    let mut gradient_sums = run.totals(of.gradient_sums, *of.accumulate);
+    let norm = by(&sums, *of.count, *of.epsilon);
+    run.flops(|call| {
         let totals = gradient_sums.data_mut();
-        norm_backward_statistics(call, x.view(), dy.view(), &norm, totals, accumulate)
-    })?;
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: x.bytes() + sums.box_bytes() + dy.bytes() + written,
+        norm_backward_statistics(call, x.view(), dy.view(), &norm, totals, *of.accumulate)
     })
 }
 
-fn backward_data(
-    [x, sums, gamma, dy, gradient_sums, dx]: [&View; 6],
-    count: u64,
-    epsilon: f64,
-    accumulate: bool,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, dy, mut dx) = (run.input(x), run.input(dy), run.output(dx));
-    let (sums, gamma, gradient_sums) = (run.sums(sums), run.dense(gamma), run.sums(gradient_sums));
+fn backward_data(of: BatchNormBackwardData<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (x, dy, mut dx) = (
+        run.input(of.x),
+        run.input(of.dy),
+        run.result(of.dx, *of.accumulate),
+    );
+    let (sums, gamma) = (run.sums(of.sums), run.dense(of.gamma));
+    let gradient_sums = run.sums(of.gradient_sums);
     let norm = Normalization {
         gamma: gamma.data(),
-        ..by(&sums, count, epsilon)
+        ..by(&sums, *of.count, *of.epsilon)
     };
-    let totals = gradient_sums.data();
-    let work = run.compute(|call| {
-        norm_backward(
-            call,
-            x.view(),
-            dy.view(),
-            dx.view(),
-            &norm,
-            totals,
-            accumulate,
-        )
-    })?;
-    let vectors = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: x.bytes() + dy.bytes() + vectors + touched(dx.bytes(), accumulate),
-    })
+    let (totals, adds) = (gradient_sums.data(), *of.accumulate);
+    run.flops(|call| norm_backward(call, x.view(), dy.view(), dx.view(), &norm, totals, adds))
 }
 
-fn backward_parameters(
-    [gradient_sums, dgamma, dbeta]: [&View; 3],
-    accumulate: bool,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (sums, mut dgamma, mut dbeta) = (
-        run.sums(gradient_sums),
-        run.output(dgamma),
-        run.output(dbeta),
-    );
+fn backward_parameters(of: BatchNormBackwardParameters<'_>, run: &Run<'_, '_>) -> u64 {
+    let accumulate = *of.accumulate;
+    let [mut dgamma, mut dbeta] = [of.dgamma, of.dbeta].map(|view| run.result(view, accumulate));
+    let sums = run.sums(of.gradient_sums);
     let put = |target: &mut f32, sum: f64| {
         let old = if accumulate { f64::from(*target) } else { 0.0 };
         *target = (old + sum) as f32;
@@ -297,8 +165,5 @@ fn backward_parameters(
         put(dgamma, *of_product);
         flops += 2;
     }
-    Ok(KernelTally {
-        flops,
-        bytes: sums.box_bytes() + touched(dgamma.bytes() + dbeta.bytes(), accumulate),
-    })
+    flops
 }

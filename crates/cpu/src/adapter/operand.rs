@@ -73,10 +73,6 @@ impl<'m, E: Element> Input<'m, E> {
         let rows = rows(self.block.extent, self.block.pitch);
         self.grid = rows.unwrap_or_else(|| panic!("samples are contiguous rows"));
     }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.block.box_bytes()
-    }
 }
 
 /// A box that a kernel of this crate writes.

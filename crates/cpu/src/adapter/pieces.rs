@@ -1,9 +1,8 @@
 //! Kernels in micro-batches.
 
 use super::method::Method;
-use super::{Run, convolution, fused, widened};
+use super::{Run, fused, widened};
 use partita_program::descriptor::{Cost, Pass};
-use partita_program::fused::Tail;
 use partita_program::{Kernel, KernelShape};
 use partita_run::{KernelTally, RunError};
 
@@ -28,14 +27,7 @@ pub(super) fn execute_pieces(
             return Ok(None);
         };
         run.method = method;
-        let executed = widened(&piece, run, |piece, run| {
-            if let Kernel::Fused { parts } = piece {
-                fused::execute(parts, run)
-            } else {
-                convolution::execute::<f32>(piece, &Tail::default(), run)
-            }
-        });
-        flops += executed?.flops;
+        flops += widened(&piece, run, |piece, run| fused::execute(piece.parts(), run))?.flops;
     }
     // What several micro-batches read, weights and halos, counts once, as do outputs that contribute to the inputs
     // of several spatial tiles.

@@ -2,8 +2,7 @@
 
 use super::native::Native;
 use super::operand::{AnyBlock, dense};
-use super::sequence::tally;
-use super::{Run, dropout, prelu, product, touched};
+use super::{Run, dropout, prelu, product};
 use crate::elementwise::activation::{
     Affine, Clamp, Elu, Function, Gelu, GeluTanh, HardSigmoid, HardSwish, Hardtanh, Mish, Sigmoid,
     Silu, Softplus, Tanh, activation_backward, activation_forward,
@@ -16,8 +15,8 @@ use crate::grid::{Call, Canceled, View, ViewMut, Work};
 use crate::image::import::{Planes, Transform, import};
 use half::{bf16, f16};
 use partita_program::fused::Tail;
-use partita_program::{Activation as Smooth, Buffer, Dtype, Kernel, View as ProgramView};
-use partita_run::{Element, KernelTally, RunError};
+use partita_program::{Activation as Smooth, Buffer, Dtype, Fields, Kernel, View as ProgramView};
+use partita_run::{Element, RunError};
 use partita_space::{Coord, Mesh};
 use std::ops::AddAssign;
 
@@ -25,68 +24,46 @@ pub(super) fn execute(
     kernel: &Kernel,
     (mesh, coord): (&Mesh, &Coord),
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::Fill { target, value } => fill_box(target, *value, run),
-        Kernel::Copy {
-            source,
-            target,
-            accumulate,
-        } => copy(source, target, *accumulate, run),
-        Kernel::Import {
-            source,
-            target,
-            transform,
-        } => import_samples(source, target, *transform, run),
-        Kernel::LeakyReluForward {
-            x,
-            y,
-            negative_slope,
-        } => activate_box(x, y, activation(*negative_slope), run),
-        Kernel::LeakyReluBackward {
-            y,
-            dy,
-            dx,
-            negative_slope,
-            accumulate,
-        } => match (dx == dy, accumulate) {
-            (true, true) => add_to_itself([y, dy], *negative_slope, run),
-            (true, false) | (false, _) => {
-                activate_back([y, dy, dx], activation(*negative_slope), *accumulate, run)
-            }
-        },
-        Kernel::ActivationForward { function, .. }
-        | Kernel::ActivationBackward { function, .. } => by_element(*function, kernel, run),
-        Kernel::ChannelShuffle {
-            x,
-            y,
-            groups,
-            accumulate,
-        } => {
-            let (x, mut y) = (run.input(x), run.output(y));
-            let work = run
-                .compute(|call| channel_shuffle(call, x.view(), y.view(), *groups, *accumulate))?;
-            Ok(tally(work))
+) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::Fill(of) => fill_box(of.target, *of.value, run),
+        Fields::Copy(of) => copy(of.source, of.target, *of.accumulate, run),
+        Fields::Import(of) => import_samples(of.source, of.target, *of.transform, run),
+        Fields::LeakyReluForward(of) => {
+            activate_box(of.x, of.y, activation(*of.negative_slope), run)
         }
-        Kernel::Dropout { .. } => dropout::execute(kernel, mesh, coord, run),
-        Kernel::Multiply { .. }
-        | Kernel::MultiplySum { .. }
-        | Kernel::MultiplyChannelSum { .. } => product::execute(kernel, run),
-        Kernel::Add { .. } => sum(kernel, &Tail::default(), run),
-        Kernel::PreluForward { .. }
-        | Kernel::PreluBackwardData { .. }
-        | Kernel::PreluBackwardSlopes { .. }
-        | Kernel::SoftmaxForward { .. }
-        | Kernel::SoftmaxBackward { .. } => prelu::execute(kernel, run),
-        other => panic!("{} is not computed element by element", other.name()),
+        Fields::LeakyReluBackward(of) if of.dx == of.dy && *of.accumulate => {
+            add_to_itself([of.y, of.dy], *of.negative_slope, run)
+        }
+        Fields::LeakyReluBackward(of) => {
+            let kind = activation(*of.negative_slope);
+            activate_back([of.y, of.dy, of.dx], kind, *of.accumulate, run)
+        }
+        Fields::ActivationForward(of) => by_element(*of.function, kernel, run),
+        Fields::ActivationBackward(of) => by_element(*of.function, kernel, run),
+        Fields::ChannelShuffle(of) => {
+            let (x, mut y, adds) = (
+                run.input(of.x),
+                run.result(of.y, *of.accumulate),
+                *of.accumulate,
+            );
+            run.flops(|call| channel_shuffle(call, x.view(), y.view(), *of.groups, adds))
+        }
+        Fields::Dropout(of) => dropout::execute(of, mesh, coord, run),
+        Fields::Multiply(_) | Fields::MultiplySum(_) | Fields::MultiplyChannelSum(_) => {
+            product::execute(kernel, run)
+        }
+        Fields::Add(_) => sum(kernel, &Tail::default(), run),
+        Fields::PreluForward(_)
+        | Fields::PreluBackwardData(_)
+        | Fields::PreluBackwardSlopes(_)
+        | Fields::SoftmaxForward(_)
+        | Fields::SoftmaxBackward(_) => prelu::execute(kernel, run),
+        _ => panic!("{} is not computed element by element", kernel.name()),
     }
 }
 
-fn by_element(
-    function: Smooth,
-    kernel: &Kernel,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+fn by_element(function: Smooth, kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     let flops = function.flops();
     match function {
         Smooth::Gelu => smooth((Gelu, flops), kernel, run),
@@ -124,30 +101,21 @@ fn smooth<F: Function>(
     (function, flops): (F, [u64; 2]),
     kernel: &Kernel,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::ActivationForward { x, y, .. } => {
-            let (x, mut y) = (run.input(x), run.output(y));
-            let work = run.compute(|call| {
-                activation_forward(call, (function, flops[0]), x.view(), y.view())
-            })?;
-            Ok(tally(work))
+) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::ActivationForward(of) => {
+            let (x, mut y) = (run.input(of.x), run.output(of.y));
+            run.flops(|call| activation_forward(call, (function, flops[0]), x.view(), y.view()))
         }
-        Kernel::ActivationBackward {
-            x,
-            dy,
-            dx,
-            accumulate,
-            ..
-        } => {
-            let (x, dy, mut dx) = (run.input(x), run.input(dy), run.output(dx));
-            let work = run.compute(|call| {
+        Fields::ActivationBackward(of) => {
+            let (x, dy, adds) = (run.input(of.x), run.input(of.dy), *of.accumulate);
+            let mut dx = run.result(of.dx, adds);
+            run.flops(|call| {
                 let function = (function, flops[1]);
-                activation_backward(call, function, x.view(), dy.view(), dx.view(), *accumulate)
-            })?;
-            Ok(tally(work))
+                activation_backward(call, function, x.view(), dy.view(), dx.view(), adds)
+            })
         }
-        other => panic!("{} is no activation", other.name()),
+        _ => panic!("{} is no activation", kernel.name()),
     }
 }
 
@@ -156,22 +124,18 @@ pub(super) fn sum(
     kernel: &Kernel,
     tail: &Tail<'_>,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let Kernel::Add { a, b, y } = kernel else {
         panic!("{} is no sum", kernel.name());
     };
     let slope = tail.slope.map(|slope| slope as f32);
     let mut sums = tail
         .sums
-        .map(|sums| (run.memory.write::<f64>(sums.into), sums.accumulate));
+        .map(|sums| (run.totals(sums.into, sums.accumulate), sums.accumulate));
     let (a, b, mut y) = (run.input(a), run.input(b), run.output(y));
-    let work = run.compute(|call| {
+    run.flops(|call| {
         let sums = sums.as_mut().map(|(sums, adds)| (sums.data_mut(), *adds));
         add(call, a.view(), b.view(), y.view(), slope, sums)
-    })?;
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: a.bytes() + b.bytes() + y.bytes(),
     })
 }
 
@@ -185,39 +149,35 @@ fn activation(negative_slope: f64) -> Activation {
     }
 }
 
-fn fill_box(
-    target: &ProgramView,
-    value: f64,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let bytes = match run.memory.body().buffer(target.buffer).dtype {
+fn fill_box(target: &ProgramView, value: f64, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    match run.memory.body().buffer(target.buffer).dtype {
         Dtype::F32 => fill_view::<f32>(target, value, run)?,
         Dtype::F64 => fill_plainly(target, value, run),
         Dtype::Bf16 => fill_view::<bf16>(target, value, run)?,
         Dtype::F16 => fill_plainly(target, f16::from_f64(value), run),
         Dtype::I16 => fill_plainly(target, value as i16, run),
-    };
-    Ok(KernelTally { flops: 0, bytes })
+    }
+    Ok(0)
 }
 
 fn fill_view<E: Native>(
     target: &ProgramView,
     value: f64,
     run: &mut Run<'_, '_>,
-) -> Result<u64, RunError> {
-    let mut target = run.output_of::<E>(target);
+) -> Result<(), RunError> {
+    let mut target = run.output_of::<E>(target, false);
     run.compute(|call| E::fill(call, value, target.view()))?;
-    Ok(target.bytes())
+    Ok(())
 }
 
-fn fill_plainly<T: Element>(target: &ProgramView, value: T, run: &Run<'_, '_>) -> u64 {
+fn fill_plainly<T: Element>(target: &ProgramView, value: T, run: &Run<'_, '_>) {
     let target = run.memory.cells::<T>(target);
     let mut index = Odometer::new(target.extent());
     let count: usize = target.extent().iter().product();
     for _ in 0..count {
         target.set(index.next(), value);
     }
-    (count * size_of::<T>()) as u64
+    run.count((count * size_of::<T>()) as u64);
 }
 
 /// The indices of a box in memory order.
@@ -252,23 +212,29 @@ fn copy(
     target: &ProgramView,
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(
         source.volume(),
         target.volume(),
         "{source} and {target} have one volume"
     );
-    let (elements, bytes) = match run.memory.body().buffer(target.buffer).dtype {
+    match run.memory.body().buffer(target.buffer).dtype {
         Dtype::F32 => copy_boxes::<f32>(source, target, accumulate, run)?,
         Dtype::F64 => copy_plainly::<f64>(source, target, accumulate, run),
         Dtype::Bf16 => copy_boxes::<bf16>(source, target, accumulate, run)?,
         Dtype::F16 => copy_plainly::<f16>(source, target, accumulate, run),
         Dtype::I16 => copy_plainly::<i16>(source, target, accumulate, run),
-    };
-    Ok(KernelTally {
-        flops: if accumulate { elements } else { 0 },
-        bytes: bytes + touched(bytes, accumulate),
+    }
+    Ok(if accumulate {
+        source.volume() as u64
+    } else {
+        0
     })
+}
+
+fn count_copy<T>(source: &ProgramView, accumulate: bool, run: &Run<'_, '_>) {
+    let bytes = (source.volume() * size_of::<T>()) as u64;
+    run.count(bytes * (2 + u64::from(accumulate)));
 }
 
 /// Statistics and staged samples, which are small or rarely copied, and f16, for which the processor has no kernels of
@@ -278,19 +244,18 @@ fn copy_plainly<T: Element + AddAssign>(
     target: &ProgramView,
     accumulate: bool,
     run: &Run<'_, '_>,
-) -> (u64, u64) {
-    let count = source.volume();
-    let counted = (count as u64, (count * size_of::<T>()) as u64);
+) {
+    count_copy::<T>(source, accumulate, run);
     if overlap(source, target) {
         // No program has it: only then is there need of a copy in between.
         let mut packed = Vec::<T>::new();
         run.memory.pack(source, &mut packed);
         run.memory.unpack(target, &packed, accumulate);
-        return counted;
+        return;
     }
     let (from, to) = (run.memory.cells::<T>(source), run.memory.cells::<T>(target));
     let (mut there, mut here) = (Odometer::new(from.extent()), Odometer::new(to.extent()));
-    for _ in 0..count {
+    for _ in 0..source.volume() {
         let (value, at) = (from.get(there.next()), here.next());
         let mut sum = if accumulate { to.get(at) } else { value };
         if accumulate {
@@ -298,7 +263,6 @@ fn copy_plainly<T: Element + AddAssign>(
         }
         to.set(at, sum);
     }
-    counted
 }
 
 fn overlap(a: &ProgramView, b: &ProgramView) -> bool {
@@ -347,24 +311,23 @@ fn copy_boxes<E: Native>(
     target: &ProgramView,
     adds: bool,
     run: &mut Run<'_, '_>,
-) -> Result<(u64, u64), RunError> {
+) -> Result<(), RunError> {
     let memory = run.memory;
-    let bytes = match Route::of(source, target, &memory.body().buffers) {
+    match Route::of(source, target, &memory.body().buffers) {
         Route::Boxes => {
-            let (from, mut to) = (run.input_of::<E>(source), run.output_of(target));
+            let (from, mut to) = (run.input_of::<E>(source), run.output_of(target, adds));
             run.compute(|call| E::move_to(call, from.view(), to.view(), adds))?;
-            from.bytes()
         }
         Route::Flat => {
-            let (from, mut to) = (run.input_of::<E>(source), run.output_of(target));
+            let (from, mut to) = (run.input_of::<E>(source), run.output_of(target, adds));
             let grid = dense(source.extent);
             run.compute(|call| {
                 let to = ViewMut::new(to.block().data_mut(), &grid);
                 E::move_to(call, View::new(from.block().data(), &grid), to, adds)
             })?;
-            from.bytes()
         }
         Route::Packed => {
+            count_copy::<E>(source, adds, run);
             let (from, to) = (dense(source.extent), dense(target.extent));
             run.compute(|call| {
                 // SAFETY: every bit pattern is an element.
@@ -378,15 +341,13 @@ fn copy_boxes<E: Native>(
                 let source = super::Input::new(memory.read::<E>(source));
                 let to_packed = ViewMut::new(packed, &from);
                 E::move_to(&mut call, source.view(), to_packed, false)?;
-                let bytes = source.bytes();
                 drop(source);
                 let mut target = super::Output::new(memory.write::<E>(target));
-                E::move_to(&mut call, View::new(packed, &to), target.view(), adds)?;
-                Ok(bytes)
-            })?
+                E::move_to(&mut call, View::new(packed, &to), target.view(), adds)
+            })?;
         }
-    };
-    Ok((source.volume() as u64, bytes))
+    }
+    Ok(())
 }
 
 fn import_samples(
@@ -394,11 +355,11 @@ fn import_samples(
     target: &ProgramView,
     transform: partita_program::Transform,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let [n, c, d, h, w] = source.extent;
     assert_eq!([n, d, h, w, c], target.extent, "{source} fills {target}");
     let mut y = run.output(target);
-    let stored = AnyBlock::of(run.memory, source);
+    let stored = run.any(source);
     let narrow = match transform {
         partita_program::Transform::Identity => Transform::Identity,
         partita_program::Transform::Scale { factor } => Transform::Scale(factor as f32),
@@ -413,18 +374,14 @@ fn import_samples(
         };
         import(&mut call, data, planes(pitch), narrow, y.view())
     };
-    let flops = match &stored {
+    match &stored {
         AnyBlock::F32(x) => from_planes(Planes::F32(x.data()), x.pitch).map(|work| work.flops),
         AnyBlock::I16(x) => from_planes(Planes::I16(x.data()), x.pitch).map(|work| work.flops),
         AnyBlock::F64(_) | AnyBlock::Bf16(_) | AnyBlock::F16(_) => {
             Ok(import_plainly(&stored, &mut y, transform, run)?)
         }
     }
-    .map_err(|Canceled| RunError::Cancelled)?;
-    Ok(KernelTally {
-        flops,
-        bytes: stored.bytes() + y.bytes(),
-    })
+    .map_err(|Canceled| RunError::Cancelled)
 }
 
 /// Samples in f64 come from tests alone.
@@ -462,18 +419,13 @@ fn activate_box(
     y: &ProgramView,
     kind: Activation,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let mut target = run.output(y);
-    let work = if x == y {
-        run.compute(|call| activate_in_place(call, kind, target.view()))?
-    } else {
-        let x = run.input(x);
-        run.compute(|call| activate(call, kind, x.view(), target.view()))?
-    };
-    Ok(KernelTally {
-        flops: work.flops,
-        bytes: 2 * target.bytes(),
-    })
+) -> Result<u64, RunError> {
+    let mut target = run.result(y, x == y);
+    if x == y {
+        return run.flops(|call| activate_in_place(call, kind, target.view()));
+    }
+    let x = run.input(x);
+    run.flops(|call| activate(call, kind, x.view(), target.view()))
 }
 
 fn activate_back(
@@ -481,23 +433,14 @@ fn activate_back(
     kind: Activation,
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (y, mut target) = (run.input(y), run.output(dx));
-    let (flops, dy_bytes) = if dx == dy {
-        let work =
-            run.compute(|call| activate_backward_in_place(call, kind, y.view(), target.view()))?;
-        (work.flops, target.bytes())
-    } else {
-        let dy = run.input(dy);
-        let work = run.compute(|call| {
-            activate_backward(call, kind, y.view(), dy.view(), target.view(), accumulate)
-        })?;
-        (work.flops, dy.bytes())
-    };
-    Ok(KernelTally {
-        flops,
-        bytes: y.bytes() + dy_bytes + touched(target.bytes(), accumulate),
-    })
+) -> Result<u64, RunError> {
+    let (y, mut target) = (run.input(y), run.result(dx, accumulate || dx == dy));
+    if dx == dy {
+        let (y, dx) = (y.view(), target.view());
+        return run.flops(|call| activate_backward_in_place(call, kind, y, dx));
+    }
+    let dy = run.input(dy);
+    run.flops(|call| activate_backward(call, kind, y.view(), dy.view(), target.view(), accumulate))
 }
 
 /// dx += dx * f'(y), which no training step needs.
@@ -505,7 +448,7 @@ fn add_to_itself(
     [y, dx]: [&ProgramView; 2],
     slope: f64,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(y.extent, dx.extent, "{y} and {dx} have one shape");
     let (y, dx) = (run.memory.cells::<f32>(y), run.memory.cells::<f32>(dx));
     let [samples, depth, height, width, channels] = dx.extent();
@@ -520,8 +463,6 @@ fn add_to_itself(
             elements += 1;
         }
     }
-    Ok(KernelTally {
-        flops: elements,
-        bytes: 4 * size_of::<f32>() as u64 * elements,
-    })
+    run.count(4 * size_of::<f32>() as u64 * elements);
+    Ok(elements)
 }

@@ -1,65 +1,34 @@
 //! Products of two boxes, or of a box and a factor for each channel of a sample or for each position.
 
+use super::Run;
 use super::operand::sample;
-use super::sequence::tally;
-use super::{Run, touched};
 use crate::elementwise::product::{
     multiply, multiply_channel_sum, multiply_channels, multiply_positions, multiply_sum,
 };
-use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::{Fields, Kernel, View};
+use partita_run::RunError;
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::Multiply {
-            a,
-            b,
-            y,
-            accumulate,
-        } if a.extent == b.extent => {
-            let (a, b, mut y) = (run.input(a), run.input(b), run.output(y));
-            let adds = *accumulate;
-            let work = run.compute(|call| multiply(call, [a.view(), b.view()], y.view(), adds))?;
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: a.bytes() + b.bytes() + touched(y.bytes(), adds),
-            })
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::Multiply(of) => {
+            if of.a.extent != of.b.extent && of.a.extent[..4] != of.b.extent[..4] {
+                return by_channels([of.a, of.b, of.y], *of.accumulate, run);
+            }
+            let (a, b, adds) = (run.input(of.a), run.input(of.b), *of.accumulate);
+            let (mut y, views) = (run.result(of.y, adds), [a.view(), b.view()]);
+            if of.a.extent == of.b.extent {
+                run.flops(|call| multiply(call, views, y.view(), adds))
+            } else {
+                run.flops(|call| multiply_positions(call, views, y.view(), adds))
+            }
         }
-        Kernel::Multiply {
-            a,
-            b,
-            y,
-            accumulate,
-        } if a.extent[..4] == b.extent[..4] => {
-            let (a, b, mut y) = (run.input(a), run.input(b), run.output(y));
-            let (views, adds) = ([a.view(), b.view()], *accumulate);
-            let work = run.compute(|call| multiply_positions(call, views, y.view(), adds))?;
-            Ok(tally(work))
+        Fields::MultiplySum(of) => sum([of.a, of.b, of.y], *of.accumulate, run),
+        Fields::MultiplyChannelSum(of) => {
+            let (a, b, adds) = (run.input(of.a), run.input(of.b), *of.accumulate);
+            let (mut y, views) = (run.result(of.y, adds), [a.view(), b.view()]);
+            run.flops(|call| multiply_channel_sum(call, views, y.view(), adds))
         }
-        Kernel::Multiply {
-            a,
-            b,
-            y,
-            accumulate,
-        } => by_channels([a, b, y], *accumulate, run),
-        Kernel::MultiplySum {
-            a,
-            b,
-            y,
-            accumulate,
-        } => sum([a, b, y], *accumulate, run),
-        Kernel::MultiplyChannelSum {
-            a,
-            b,
-            y,
-            accumulate,
-        } => {
-            let (a, b, mut y) = (run.input(a), run.input(b), run.output(y));
-            let (views, adds) = ([a.view(), b.view()], *accumulate);
-            let work = run.compute(|call| multiply_channel_sum(call, views, y.view(), adds))?;
-            Ok(tally(work))
-        }
-        other => panic!("{} is no product", other.name()),
+        _ => panic!("{} is no product", kernel.name()),
     }
 }
 
@@ -67,36 +36,28 @@ fn by_channels(
     [a, b, y]: [&View; 3],
     accumulate: bool,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let mut tally = KernelTally::default();
+) -> Result<u64, RunError> {
+    let mut flops = 0;
     for n in 0..a.extent[0] {
         let (a, factors) = (run.input(&sample(a, n)), run.input(&sample(b, n)));
-        let mut y = run.output(&sample(y, n));
-        let work = run.compute(|call| {
+        let mut y = run.result(&sample(y, n), accumulate);
+        flops += run.flops(|call| {
             let factors = &factors.block().data()[..b.extent[4]];
             multiply_channels(call, a.view(), factors, y.view(), accumulate)
         })?;
-        tally.flops += work.flops;
-        tally.bytes += a.bytes() + factors.bytes() + touched(y.bytes(), accumulate);
     }
-    Ok(tally)
+    Ok(flops)
 }
 
-fn sum(
-    [a, b, y]: [&View; 3],
-    accumulate: bool,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let mut tally = KernelTally::default();
+fn sum([a, b, y]: [&View; 3], accumulate: bool, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let mut flops = 0;
     for n in 0..a.extent[0] {
         let (a, b) = (run.input(&sample(a, n)), run.input(&sample(b, n)));
-        let mut y = run.output(&sample(y, n));
-        let work = run.compute(|call| {
+        let mut y = run.result(&sample(y, n), accumulate);
+        flops += run.flops(|call| {
             let views = [a.view(), b.view()];
             multiply_sum(call, views, y.slice(), accumulate)
         })?;
-        tally.flops += work.flops;
-        tally.bytes += a.bytes() + b.bytes() + touched(y.bytes(), accumulate);
     }
-    Ok(tally)
+    Ok(flops)
 }

@@ -1,19 +1,15 @@
 //! Resampling of programs on the kernels of this crate.
 
-use super::{Run, touched};
+use super::Run;
 use crate::image::resample::{resample, resample_backward};
 use partita_program::Kernel;
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     match kernel {
         Kernel::ResampleForward { x, y, maps } => {
             let (x, mut y) = (run.input(x), run.output(y));
-            let work = run.compute(|call| resample(call, x.view(), y.view(), maps))?;
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: x.bytes() + y.bytes(),
-            })
+            run.flops(|call| resample(call, x.view(), y.view(), maps))
         }
         Kernel::ResampleBackward {
             dy,
@@ -21,14 +17,8 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTa
             maps,
             accumulate,
         } => {
-            let (dy, mut dx) = (run.input(dy), run.output(dx));
-            let adds = *accumulate;
-            let work =
-                run.compute(|call| resample_backward(call, dy.view(), dx.view(), maps, adds))?;
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: dy.bytes() + touched(dx.bytes(), adds),
-            })
+            let (dy, mut dx) = (run.input(dy), run.result(dx, *accumulate));
+            run.flops(|call| resample_backward(call, dy.view(), dx.view(), maps, *accumulate))
         }
         other => panic!("{} is no resampling", other.name()),
     }

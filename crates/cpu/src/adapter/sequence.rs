@@ -1,8 +1,7 @@
 //! Embeddings, positional encoding, layer norm and attention of programs on the kernels of this crate.
 
-use super::operand::Output;
-use super::{Run, touched};
-use crate::grid::Work;
+use super::Run;
+use super::operand::{Input, Output};
 use crate::sequence::attention::{
     Heads, attention_backward, attention_backward_bias, attention_forward, attention_scratch,
 };
@@ -12,66 +11,39 @@ use crate::sequence::row_kernels::{
     row_backward_parameters, row_backward_statistics, row_norm, row_statistics,
 };
 use crate::team::TeamKind;
-use partita_program::{Distribution, Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::fields::{
+    AttentionBackward, AttentionBackwardBias, AttentionForward, EmbeddingBackward,
+    EmbeddingForward, LayerNormBackwardData, LayerNormBackwardParameters,
+    LayerNormBackwardStatistics, LayerNormForward,
+};
+use partita_program::{Distribution, Fields, Kernel, View};
+use partita_run::RunError;
 use partita_space::{Coord, Mesh, Rank};
+
+/// What attends to what.
+macro_rules! heads {
+    ($of:expr) => {
+        Heads {
+            heads: *$of.heads,
+            causal: *$of.causal,
+            window: *$of.window,
+            table: *$of.table,
+        }
+    };
+}
 
 /// Elements of f32 that a kernel needs.
 pub(super) fn scratch(team: TeamKind, kernel: &Kernel) -> usize {
-    match kernel {
-        Kernel::Positions { y, .. } => y.extent[3] * y.extent[4],
-        Kernel::AttentionForward { q, k, .. } => of_attention(team, [q, k], kernel, false),
-        Kernel::AttentionBackward { q, k, .. } | Kernel::AttentionBackwardBias { q, k, .. } => {
-            of_attention(team, [q, k], kernel, true)
-        }
-        Kernel::EmbeddingForward { .. }
-        | Kernel::EmbeddingBackward { .. }
-        | Kernel::PositionEmbeddingForward { .. }
-        | Kernel::PositionEmbeddingBackward { .. }
-        | Kernel::LayerNormStatistics { .. }
-        | Kernel::LayerNormForward { .. }
-        | Kernel::LayerNormBackwardStatistics { .. }
-        | Kernel::LayerNormBackwardData { .. }
-        | Kernel::LayerNormBackwardParameters { .. } => 0,
-        other => panic!("{} does not work on sequences", other.name()),
-    }
-}
-
-fn of_attention(team: TeamKind, [q, k]: [&View; 2], kernel: &Kernel, backward: bool) -> usize {
-    let extents = [q, k].map(|view| std::array::from_fn(|dim| view.extent[1 + dim]));
-    attention_scratch(team, &heads(kernel), extents, q.extent[4], backward)
-}
-
-/// What attends to what.
-fn heads(kernel: &Kernel) -> Heads {
-    match kernel {
-        &Kernel::AttentionForward {
-            heads,
-            causal,
-            window,
-            table,
-            ..
-        }
-        | &Kernel::AttentionBackward {
-            heads,
-            causal,
-            window,
-            table,
-            ..
-        }
-        | &Kernel::AttentionBackwardBias {
-            heads,
-            causal,
-            window,
-            table,
-            ..
-        } => Heads {
-            heads,
-            causal,
-            window,
-            table,
-        },
-        other => panic!("{} is no attention", other.name()),
+    let of_attention = |heads: Heads, [q, k]: [&View; 2], backward| {
+        let extents = [q, k].map(|view| std::array::from_fn(|dim| view.extent[1 + dim]));
+        attention_scratch(team, &heads, extents, q.extent[4], backward)
+    };
+    match kernel.fields() {
+        Fields::Positions(of) => of.y.extent[3] * of.y.extent[4],
+        Fields::AttentionForward(of) => of_attention(heads!(of), [of.q, of.k], false),
+        Fields::AttentionBackward(of) => of_attention(heads!(of), [of.q, of.k], true),
+        Fields::AttentionBackwardBias(of) => of_attention(heads!(of), [of.q, of.k], true),
+        _ => 0,
     }
 }
 
@@ -79,74 +51,44 @@ pub(super) fn execute(
     kernel: &Kernel,
     (mesh, rank, coord): (&Mesh, Rank, &Coord),
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::EmbeddingForward { x, w, y } => embedding([x, w, y], rank, run),
-        Kernel::EmbeddingBackward {
-            x,
-            dy,
-            dw,
-            accumulate,
-        } => embedding_backward([x, dy, dw], *accumulate, rank, run),
-        Kernel::Positions {
-            x,
-            y,
-            distribution,
-            halo_low,
-        } => {
-            let offset = distribution.corner(halo_low, mesh, coord);
+) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::EmbeddingForward(of) => embedding(of, rank, run),
+        Fields::EmbeddingBackward(of) => embedding_backward(of, rank, run),
+        Fields::Positions(of) => {
+            let offset = of.distribution.corner(of.halo_low, mesh, coord);
             let offset = PositionOffset {
                 position: offset[3],
                 channel: offset[4],
-                channels: distribution.shape[4],
+                channels: of.distribution.shape[4],
             };
-            let (x, mut y) = (run.input(x), run.output(y));
-            let work = run.compute(|call| add_positions(call, offset, x.view(), y.view()))?;
-            Ok(tally(work))
+            let (x, mut y) = (run.input(of.x), run.output(of.y));
+            run.flops(|call| add_positions(call, offset, x.view(), y.view()))
         }
-        Kernel::PositionEmbeddingForward {
-            x,
-            w,
-            y,
-            distribution,
-            halo_low,
-        } => {
-            let numbers = numbers(distribution, distribution.corner(halo_low, mesh, coord));
-            let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
-            let work =
-                run.compute(|call| add_position_rows(call, numbers, x.view(), w.data(), y.view()))?;
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: work.bytes + w.box_bytes(),
-            })
+        Fields::PositionEmbeddingForward(of) => {
+            let corner = of.distribution.corner(of.halo_low, mesh, coord);
+            let numbers = numbers(of.distribution, corner);
+            let (x, w, mut y) = (run.input(of.x), run.dense(of.w), run.output(of.y));
+            run.flops(|call| add_position_rows(call, numbers, x.view(), w.data(), y.view()))
         }
-        Kernel::PositionEmbeddingBackward {
-            dy,
-            dw,
-            distribution,
-            halo_low,
-            accumulate,
-        } => {
-            let numbers = numbers(distribution, distribution.corner(halo_low, mesh, coord));
-            let (dy, mut dw) = (run.input(dy), run.output(dw));
-            let work = run.compute(|call| {
-                position_rows_backward(call, numbers, dy.view(), dw.slice(), *accumulate)
-            })?;
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: work.bytes + touched(dw.bytes(), *accumulate),
-            })
+        Fields::PositionEmbeddingBackward(of) => {
+            let corner = of.distribution.corner(of.halo_low, mesh, coord);
+            let (numbers, adds) = (numbers(of.distribution, corner), *of.accumulate);
+            let (dy, mut dw) = (run.input(of.dy), run.result(of.dw, adds));
+            run.flops(|call| position_rows_backward(call, numbers, dy.view(), dw.slice(), adds))
         }
-        Kernel::AttentionForward { .. }
-        | Kernel::AttentionBackward { .. }
-        | Kernel::AttentionBackwardBias { .. } => attention(kernel, run),
-        Kernel::LayerNormStatistics { .. }
-        | Kernel::LayerNormForward { .. }
-        | Kernel::LayerNormBackwardStatistics { .. } => layer_norm(kernel, run),
-        Kernel::LayerNormBackwardData { .. } | Kernel::LayerNormBackwardParameters { .. } => {
-            layer_norm_backward(kernel, run)
+        Fields::AttentionForward(of) => attention(of, run),
+        Fields::AttentionBackward(of) => backward(of, run),
+        Fields::AttentionBackwardBias(of) => bias_backward(of, run),
+        Fields::LayerNormStatistics(of) => {
+            let (x, mut sums) = (run.input(of.x), run.totals(of.sums, false));
+            run.flops(|call| row_statistics(call, x.view(), sums.data_mut(), *of.rms))
         }
-        other => panic!("{} does not work on sequences", other.name()),
+        Fields::LayerNormForward(of) => layer_norm(of, run),
+        Fields::LayerNormBackwardStatistics(of) => layer_norm_backward_statistics(of, run),
+        Fields::LayerNormBackwardData(of) => layer_norm_backward_data(of, run),
+        Fields::LayerNormBackwardParameters(of) => layer_norm_backward_parameters(of, run),
+        _ => panic!("{} does not work on sequences", kernel.name()),
     }
 }
 
@@ -157,179 +99,95 @@ fn numbers(distribution: &Distribution, corner: [usize; 5]) -> PositionNumbers {
     }
 }
 
-pub(super) fn tally(work: crate::grid::Work) -> KernelTally {
-    KernelTally {
-        flops: work.flops,
-        bytes: work.bytes,
-    }
-}
-
 fn out_of_range(number: f32, rows: usize, rank: Rank) -> RunError {
     let last = rows - 1;
     let reason = format!("an embedding reads class number {number}; its rows are 0 to {last}");
     RunError::Source { rank, reason }
 }
 
-fn embedding(
-    [x, w, y]: [&View; 3],
-    rank: Rank,
-    run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, w, mut y) = (run.input(x), run.dense(w), run.output(y));
+fn embedding(of: EmbeddingForward<'_>, rank: Rank, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (x, w, mut y) = (run.input(of.x), run.dense(of.w), run.output(of.y));
     if let Some(index) = run.compute(|call| embed(call, x.view(), w.data(), y.view()))? {
-        return Err(out_of_range(index, w.extent[3], rank));
+        return Err(out_of_range(index, of.w.extent[3], rank));
     }
-    Ok(KernelTally {
-        flops: 0,
-        bytes: x.bytes() + w.box_bytes() + y.bytes(),
-    })
+    Ok(0)
 }
 
 fn embedding_backward(
-    [x, dy, dw]: [&View; 3],
-    accumulate: bool,
+    of: EmbeddingBackward<'_>,
     rank: Rank,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let rows = dw.extent[3];
-    let (x, dy, mut dw) = (run.input(x), run.input(dy), run.output(dw));
+) -> Result<u64, RunError> {
+    let (x, dy, adds) = (run.input(of.x), run.input(of.dy), *of.accumulate);
+    let mut dw = run.result(of.dw, adds);
     let invalid =
-        run.compute(|call| embed_backward(call, x.view(), dy.view(), dw.slice(), accumulate))?;
+        run.compute(|call| embed_backward(call, x.view(), dy.view(), dw.slice(), adds))?;
     if let Some(index) = invalid {
-        return Err(out_of_range(index, rows, rank));
+        return Err(out_of_range(index, of.dw.extent[3], rank));
     }
-    Ok(KernelTally {
-        flops: dy.view().grid.elements() as u64,
-        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), accumulate),
+    Ok(of.dy.volume() as u64)
+}
+
+fn layer_norm(of: LayerNormForward<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let (x, sums, mut y) = (run.input(of.x), run.sums(of.sums), run.output(of.y));
+    let (gamma, beta) = (run.dense(of.gamma), run.dense(of.beta));
+    let norm = by(sums.data(), *of.count, *of.epsilon);
+    let vectors = [gamma.data(), beta.data()];
+    run.flops(|call| row_norm(call, norm, x.view(), vectors, y.view()))
+}
+
+fn layer_norm_backward_statistics(
+    of: LayerNormBackwardStatistics<'_>,
+    run: &mut Run<'_, '_>,
+) -> Result<u64, RunError> {
+    let (x, sums, dy) = (run.input(of.x), run.sums(of.sums), run.input(of.dy));
+    let (gamma, mut totals) = (run.dense(of.gamma), run.totals(of.gradient_sums, false));
+    let norm = by(sums.data(), *of.count, *of.epsilon);
+    run.flops(|call| {
+        let rows = row_gradient(&x, &dy);
+        row_backward_statistics(call, norm, rows, gamma.data(), totals.data_mut(), *of.rms)
     })
 }
 
-fn layer_norm(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::LayerNormStatistics { x, sums, rms } => {
-            let (x, mut sums) = (run.input(x), run.memory.write::<f64>(sums));
-            let work = run.compute(|call| row_statistics(call, x.view(), sums.data_mut(), *rms))?;
-            Ok(tally(work))
-        }
-        Kernel::LayerNormForward {
-            x,
-            sums,
-            gamma,
-            beta,
-            y,
-            count,
-            epsilon,
-        } => {
-            let (x, sums, mut y) = (run.input(x), run.sums(sums), run.output(y));
-            let (gamma, beta) = (run.dense(gamma), run.dense(beta));
-            let norm = by(sums.data(), *count, *epsilon);
-            let vectors = [gamma.data(), beta.data()];
-            let work = run.compute(|call| row_norm(call, norm, x.view(), vectors, y.view()))?;
-            let more = sums.box_bytes() + gamma.box_bytes() + beta.box_bytes();
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: work.bytes + more,
-            })
-        }
-        Kernel::LayerNormBackwardStatistics {
-            x,
-            sums,
-            gamma,
-            dy,
-            gradient_sums,
-            count,
-            epsilon,
-            rms,
-        } => {
-            let (x, sums, gamma, dy) = (
-                run.input(x),
-                run.sums(sums),
-                run.dense(gamma),
-                run.input(dy),
-            );
-            let mut gradient_sums = run.memory.write::<f64>(gradient_sums);
-            let norm = by(sums.data(), *count, *epsilon);
-            let work = run.compute(|call| {
-                let of = RowGradient {
-                    x: x.view(),
-                    dy: dy.view(),
-                };
-                let sums = gradient_sums.data_mut();
-                row_backward_statistics(call, norm, of, gamma.data(), sums, *rms)
-            })?;
-            let more = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: work.bytes + more,
-            })
-        }
-        other => panic!("{} is no layer norm", other.name()),
-    }
+fn layer_norm_backward_data(
+    of: LayerNormBackwardData<'_>,
+    run: &mut Run<'_, '_>,
+) -> Result<u64, RunError> {
+    let (x, sums, dy) = (run.input(of.x), run.sums(of.sums), run.input(of.dy));
+    let (gamma, gradient_sums) = (run.dense(of.gamma), run.sums(of.gradient_sums));
+    let mut dx = run.result(of.dx, *of.accumulate);
+    let norm = by(sums.data(), *of.count, *of.epsilon);
+    run.flops(|call| {
+        let known = (gamma.data(), gradient_sums.data());
+        row_backward(
+            call,
+            norm,
+            row_gradient(&x, &dy),
+            known,
+            dx.view(),
+            *of.accumulate,
+        )
+    })
 }
 
-fn layer_norm_backward(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::LayerNormBackwardData {
-            x,
-            sums,
-            gamma,
-            dy,
-            gradient_sums,
-            dx,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let (x, sums, gamma, dy) = (
-                run.input(x),
-                run.sums(sums),
-                run.dense(gamma),
-                run.input(dy),
-            );
-            let (gradient_sums, mut dx) = (run.sums(gradient_sums), run.output(dx));
-            let norm = by(sums.data(), *count, *epsilon);
-            let work = run.compute(|call| {
-                let of = RowGradient {
-                    x: x.view(),
-                    dy: dy.view(),
-                };
-                let known = (gamma.data(), gradient_sums.data());
-                row_backward(call, norm, of, known, dx.view(), *accumulate)
-            })?;
-            let more = sums.box_bytes() + gamma.box_bytes() + gradient_sums.box_bytes();
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: work.bytes + more,
-            })
-        }
-        Kernel::LayerNormBackwardParameters {
-            x,
-            sums,
-            dy,
-            dgamma,
-            dbeta,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let (x, sums, dy) = (run.input(x), run.sums(sums), run.input(dy));
-            let (mut dgamma, mut dbeta) = (run.output(dgamma), run.output(dbeta));
-            let norm = by(sums.data(), *count, *epsilon);
-            let work = run.compute(|call| {
-                let of = RowGradient {
-                    x: x.view(),
-                    dy: dy.view(),
-                };
-                let targets = [dgamma.slice(), dbeta.slice()];
-                row_backward_parameters(call, norm, of, targets, *accumulate)
-            })?;
-            let written = touched(dgamma.bytes() + dbeta.bytes(), *accumulate);
-            Ok(KernelTally {
-                flops: work.flops,
-                bytes: work.bytes + sums.box_bytes() + written,
-            })
-        }
-        other => panic!("{} is no gradient of a layer norm", other.name()),
+fn layer_norm_backward_parameters(
+    of: LayerNormBackwardParameters<'_>,
+    run: &mut Run<'_, '_>,
+) -> Result<u64, RunError> {
+    let (x, sums, dy) = (run.input(of.x), run.sums(of.sums), run.input(of.dy));
+    let result = |view| run.result(view, *of.accumulate);
+    let (mut dgamma, mut dbeta) = (result(of.dgamma), result(of.dbeta));
+    let norm = by(sums.data(), *of.count, *of.epsilon);
+    run.flops(|call| {
+        let targets = [dgamma.slice(), dbeta.slice()];
+        row_backward_parameters(call, norm, row_gradient(&x, &dy), targets, *of.accumulate)
+    })
+}
+
+fn row_gradient<'a>(x: &'a Input<'_>, dy: &'a Input<'_>) -> RowGradient<'a> {
+    RowGradient {
+        x: x.view(),
+        dy: dy.view(),
     }
 }
 
@@ -341,76 +199,39 @@ fn by(sums: &[f64], count: u64, epsilon: f64) -> RowNorm<'_> {
     }
 }
 
-fn attention(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
-    let heads = heads(kernel);
-    match kernel {
-        Kernel::AttentionForward {
-            q, k, v, y, bias, ..
-        } => {
-            let (q, k, v, mut y) = (run.input(q), run.input(k), run.input(v), run.output(y));
-            let bias = bias.as_ref().map(|bias| run.dense(bias));
-            let work = run.compute(|call| {
-                let bias = bias.as_ref().map(|bias| bias.data());
-                let inputs = ([q.view(), k.view(), v.view()], bias);
-                attention_forward(call, heads, inputs, y.view())
-            })?;
-            let more = bias.as_ref().map_or(0, |bias| bias.box_bytes());
-            Ok(with(work, more))
-        }
-        Kernel::AttentionBackward {
-            q,
-            k,
-            v,
-            dy,
-            dq,
-            dk,
-            dv,
-            bias,
-            accumulate,
-            ..
-        } => {
-            let (q, k, v, dy) = (run.input(q), run.input(k), run.input(v), run.input(dy));
-            let bias = bias.as_ref().map(|bias| run.dense(bias));
-            let mut wanted = [dq, dk, dv].map(|view| view.as_ref().map(|view| run.output(view)));
-            let work = run.compute(|call| {
-                let bias = bias.as_ref().map(|bias| bias.data());
-                let inputs = ([q.view(), k.view(), v.view()], bias);
-                let wanted = wanted.each_mut().map(|to| to.as_mut().map(Output::view));
-                attention_backward(call, heads, inputs, dy.view(), wanted, *accumulate)
-            })?;
-            let more = bias.as_ref().map_or(0, |bias| bias.box_bytes());
-            Ok(with(work, more))
-        }
-        Kernel::AttentionBackwardBias {
-            q,
-            k,
-            v,
-            dy,
-            dbias,
-            bias,
-            accumulate,
-            ..
-        } => {
-            let (q, k, v, dy) = (run.input(q), run.input(k), run.input(v), run.input(dy));
-            let bias = bias.as_ref().map(|bias| run.dense(bias));
-            let mut dbias = run.output(dbias);
-            let work = run.compute(|call| {
-                let known = bias.as_ref().map(|bias| bias.data());
-                let inputs = ([q.view(), k.view(), v.view()], known);
-                let to = (dbias.slice(), *accumulate);
-                attention_backward_bias(call, heads, inputs, dy.view(), to)
-            })?;
-            let more = bias.as_ref().map_or(0, |bias| bias.box_bytes());
-            Ok(with(work, more + touched(dbias.bytes(), *accumulate)))
-        }
-        other => panic!("{} is no attention", other.name()),
-    }
+fn attention(of: AttentionForward<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let [q, k, v] = [of.q, of.k, of.v].map(|view| run.input(view));
+    let mut y = run.output(of.y);
+    let bias = of.bias.map(|bias| run.dense(&bias));
+    run.flops(|call| {
+        let bias = bias.as_ref().map(|bias| bias.data());
+        let inputs = ([q.view(), k.view(), v.view()], bias);
+        attention_forward(call, heads!(of), inputs, y.view())
+    })
 }
 
-/// What a kernel counts, and bytes of what it reads or writes besides.
-fn with(work: Work, bytes: u64) -> KernelTally {
-    KernelTally {
-        flops: work.flops,
-        bytes: work.bytes + bytes,
-    }
+fn backward(of: AttentionBackward<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let [q, k, v, dy] = [of.q, of.k, of.v, of.dy].map(|view| run.input(view));
+    let bias = of.bias.map(|bias| run.dense(&bias));
+    let [to_q, to_k, to_v] = *of.accumulate;
+    let mut wanted = [(of.dq, to_q), (of.dk, to_k), (of.dv, to_v)]
+        .map(|(view, adds)| view.map(|view| run.result(&view, adds)));
+    run.flops(|call| {
+        let bias = bias.as_ref().map(|bias| bias.data());
+        let inputs = ([q.view(), k.view(), v.view()], bias);
+        let wanted = wanted.each_mut().map(|to| to.as_mut().map(Output::view));
+        attention_backward(call, heads!(of), inputs, dy.view(), wanted, *of.accumulate)
+    })
+}
+
+fn bias_backward(of: AttentionBackwardBias<'_>, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let [q, k, v, dy] = [of.q, of.k, of.v, of.dy].map(|view| run.input(view));
+    let bias = of.bias.map(|bias| run.dense(&bias));
+    let mut dbias = run.result(of.dbias, *of.accumulate);
+    run.flops(|call| {
+        let bias = bias.as_ref().map(|bias| bias.data());
+        let inputs = ([q.view(), k.view(), v.view()], bias);
+        let to = (dbias.slice(), *of.accumulate);
+        attention_backward_bias(call, heads!(of), inputs, dy.view(), to)
+    })
 }

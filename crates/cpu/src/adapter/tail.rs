@@ -109,7 +109,7 @@ impl<'m, E: Element> TailOperands<'m, E> {
 impl<'m, E: Element> TailSums<'m, E> {
     fn new(of: &fused::Sums<'_>, run: &Run<'m, '_>) -> Self {
         TailSums {
-            into: run.memory.write::<f64>(of.into),
+            into: run.totals(of.into, of.accumulate),
             accumulate: of.accumulate,
             against: of.against.map(|against| Against {
                 x: run.input_of(against.x),

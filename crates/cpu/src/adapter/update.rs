@@ -6,41 +6,33 @@ use crate::grid::Work;
 use crate::optimizer::{
     Adam, Parameter, Sgd, adam, along, average, lamb_direction, lars, sgd, sum_of_squares,
 };
-use partita_program::{Kernel, Optimizer, View};
-use partita_run::{Block, KernelTally, RunError};
+use partita_program::fields::UpdateNorms;
+use partita_program::{Fields, Kernel, Optimizer, View};
+use partita_run::{Block, RunError};
 
 /// Tensors that one call goes through; their list lies on the stack.
 const BATCH: usize = 32;
 
-pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::SumOfSquares { sources, total } => squares(sources, total, run),
-        Kernel::UpdateNorms {
-            rule,
-            parameter,
-            gradient,
-            moments,
-            clip,
-            norms,
-        } => {
-            let Some(scale) = scale(clip, run) else {
-                return skipped_norms((rule, gradient, norms), kernel, run);
-            };
-            update_norms(rule, (parameter, gradient, moments), scale, norms, run)
-        }
-        Kernel::Update { .. } => all(std::slice::from_ref(kernel), run),
-        Kernel::Average { .. } => averages(std::slice::from_ref(kernel), run),
-        other => panic!("{} does not update parameters", other.name()),
+pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::SumOfSquares(of) => squares(of.sources, of.total, run),
+        Fields::UpdateNorms(of) => match scale(of.clip, run) {
+            None => skipped_norms(of, kernel, run),
+            Some(scale) => update_norms(of, scale, run),
+        },
+        Fields::Update(_) => all(std::slice::from_ref(kernel), run),
+        Fields::Average(_) => averages(std::slice::from_ref(kernel), run),
+        _ => panic!("{} does not update parameters", kernel.name()),
     }
 }
 
 /// Updates by one rule.
-pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     let Some(Kernel::Update { rule, clip, .. }) = parts.first() else {
         panic!("updates by one rule");
     };
-    let Some((scale, bytes)) = scale(clip, run) else {
-        return Ok(expected(parts, run));
+    let Some(scale) = scale(clip, run) else {
+        return Ok(run.skipped(parts));
     };
     let views = parts.iter().filter_map(|part| {
         let Kernel::Update {
@@ -55,23 +47,19 @@ pub(super) fn all(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally
         };
         Some(((parameter, gradient, moments.as_slice()), norms.as_ref()))
     });
-    let mut tally = update(rule, views, scale, run)?;
-    tally.bytes += bytes;
-    Ok(tally)
+    update(rule, views, scale, run)
 }
 
 /// Averages of one decay.
-pub(super) fn averages(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
+pub(super) fn averages(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<u64, RunError> {
     let Some(Kernel::Average { decay, total, .. }) = parts.first() else {
         panic!("averages of one decay");
     };
-    let mut tally = KernelTally::default();
-    if let Some(total) = total {
-        let total = run.sums(total);
-        if !run.inputs.updates(total.data()[0]) {
-            return Ok(expected(parts, run));
-        }
-        tally.bytes += total.box_bytes();
+    let mut flops = 0;
+    if let Some(total) = total
+        && !run.inputs.updates(run.sums(total).data()[0])
+    {
+        return Ok(run.skipped(parts));
     }
     for batch in parts.chunks(BATCH) {
         let mut blocks: [_; BATCH] = std::array::from_fn(|i| match batch.get(i)? {
@@ -81,44 +69,32 @@ pub(super) fn averages(parts: &[Kernel], run: &mut Run<'_, '_>) -> Result<Kernel
             other => panic!("{} is no average", other.name()),
         });
         let mut list = blocks.each_mut().map(of_operands);
-        tally.flops += run.compute(|call| average(call, *decay, &mut list))?.flops;
-        tally.bytes += blocks.iter().flatten().map(Operands::bytes).sum::<u64>();
+        flops += run.flops(|call| average(call, *decay, &mut list))?;
     }
-    Ok(tally)
+    Ok(flops)
 }
 
-/// Of kernels that leave everything as it is.
-fn expected(parts: &[Kernel], run: &Run<'_, '_>) -> KernelTally {
-    let buffers = &run.memory.body().buffers;
-    let mut all = KernelTally::default();
-    for part in parts {
-        all += KernelTally::expected(part, buffers);
-    }
-    all
-}
-
-/// Factor on gradients that are clipped, and the bytes of the norm; none if the update leaves everything as it is.
-fn scale(clip: &Option<(View, f64)>, run: &Run<'_, '_>) -> Option<(f64, u64)> {
+/// Factor on gradients that are clipped; none if the update leaves everything as it is.
+fn scale(clip: &Option<(View, f64)>, run: &Run<'_, '_>) -> Option<f64> {
     let Some((total, maximum)) = clip else {
-        return Some((1.0, 0));
+        return Some(1.0);
     };
-    let total = run.sums(total);
-    let factor = run.inputs.update_factor(total.data()[0], *maximum)?;
-    Some((factor, total.box_bytes()))
+    run.inputs
+        .update_factor(run.sums(total).data()[0], *maximum)
 }
 
 /// Of an update that leaves everything as it is: without a direction LAMB does not move.
 fn skipped_norms(
-    (rule, gradient, norms): (&Optimizer, &View, &View),
+    of: UpdateNorms<'_>,
     kernel: &Kernel,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    if let Optimizer::Lamb { .. } = rule {
-        let mut gradient = run.output(gradient);
+) -> Result<u64, RunError> {
+    if let Optimizer::Lamb { .. } = of.rule {
+        let mut gradient = run.output(of.gradient);
         run.compute(|call| fill(call, 0.0_f32, gradient.view()))?;
     }
-    run.memory.write::<f64>(norms).data_mut().fill(0.0);
-    Ok(KernelTally::expected(kernel, &run.memory.body().buffers))
+    run.totals(of.norms, false).data_mut().fill(0.0);
+    Ok(run.skipped(std::slice::from_ref(kernel)))
 }
 
 /// By how much LARS and LAMB scale an update, from the sums of squares of the parameter and of the gradient or the
@@ -144,19 +120,17 @@ fn trust_ratio(rule: &Optimizer, sums: &[f64]) -> f64 {
 }
 
 fn update_norms(
-    rule: &Optimizer,
-    (parameter, gradient, moments): (&View, &View, &[View]),
-    (mut factor, bytes): (f64, u64),
-    norms: &View,
+    of: UpdateNorms<'_>,
+    mut factor: f64,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let mut tally = KernelTally { flops: 0, bytes };
+) -> Result<u64, RunError> {
+    let mut flops = 0;
     if let Optimizer::Lamb {
         beta1,
         beta2,
         epsilon,
         weight_decay,
-    } = *rule
+    } = *of.rule
     {
         let options = Adam {
             is_decoupled: false,
@@ -169,35 +143,33 @@ fn update_norms(
             step: run.inputs.update(),
         };
         // The direction replaces the gradient.
-        let mut blocks = Operands::new((gradient, parameter, moments), run);
+        let mut blocks = Operands::new((of.gradient, of.parameter, of.moments), run);
         let mut list = [blocks.parameter()];
-        tally.flops += run
-            .compute(|call| lamb_direction(call, &options, &mut list))?
-            .flops;
-        tally.bytes += blocks.bytes();
+        flops += run.flops(|call| lamb_direction(call, &options, &mut list))?;
         factor = 1.0;
     }
-    let [w, g] = [parameter, gradient].map(|view| run.dense(view));
-    if !matches!(rule, Optimizer::Lamb { .. }) {
-        tally.bytes += w.box_bytes() + g.box_bytes();
+    // What LAMB reads again counts once.
+    let counted = run.bytes.get();
+    let [w, g] = [of.parameter, of.gradient].map(|view| run.dense(view));
+    if let Optimizer::Lamb { .. } = of.rule {
+        run.bytes.set(counted);
     }
     let mut sums = [0.0; 2];
     for (sum, block) in sums.iter_mut().zip([&w, &g]) {
         let (part, work) = run.compute(|call| sum_of_squares(call, &[block.data()]))?;
         *sum = part;
-        tally.flops += work.flops;
+        flops += work.flops;
     }
-    let mut target = run.memory.write::<f64>(norms);
+    let mut target = run.totals(of.norms, false);
     target
         .data_mut()
         .copy_from_slice(&[sums[0], sums[1] * factor * factor]);
-    tally.bytes += target.box_bytes();
-    Ok(tally)
+    Ok(flops)
 }
 
-fn squares(sources: &[View], total: &View, run: &mut Run<'_, '_>) -> Result<KernelTally, RunError> {
-    let mut total = run.memory.write::<f64>(total);
-    let (mut sum, mut flops, mut bytes) = (0.0, 0, total.box_bytes());
+fn squares(sources: &[View], total: &View, run: &mut Run<'_, '_>) -> Result<u64, RunError> {
+    let mut total = run.totals(total, false);
+    let (mut sum, mut flops) = (0.0, 0);
     for batch in sources.chunks(BATCH) {
         let blocks: [_; BATCH] = std::array::from_fn(|i| batch.get(i).map(|view| run.dense(view)));
         let slices = blocks
@@ -206,10 +178,9 @@ fn squares(sources: &[View], total: &View, run: &mut Run<'_, '_>) -> Result<Kern
         let (part, work) = run.compute(|call| sum_of_squares(call, &slices))?;
         sum += part;
         flops += work.flops;
-        bytes += blocks.iter().flatten().map(Block::box_bytes).sum::<u64>();
     }
     total.data_mut()[0] = sum;
-    Ok(KernelTally { flops, bytes })
+    Ok(flops)
 }
 
 /// A parameter's blocks while they are in use.
@@ -218,8 +189,6 @@ struct Operands<'m> {
     g: Block<'m, f32>,
     moments: [Option<Output<'m>>; 2],
     ratio: f64,
-    /// Bytes of the norms.
-    norms: u64,
 }
 
 impl<'m> Operands<'m> {
@@ -228,24 +197,16 @@ impl<'m> Operands<'m> {
         run: &Run<'m, '_>,
     ) -> Operands<'m> {
         Operands {
-            w: run.output(parameter),
+            w: run.result(parameter, true),
             g: run.dense(gradient),
-            moments: [0, 1].map(|i| moments.get(i).map(|view| run.output(view))),
+            moments: [0, 1].map(|i| moments.get(i).map(|view| run.result(view, true))),
             ratio: 1.0,
-            norms: 0,
         }
     }
 
     fn with_norms(self, rule: &Optimizer, norms: Option<&View>, run: &Run<'m, '_>) -> Operands<'m> {
-        let Some(norms) = norms else {
-            return self;
-        };
-        let sums = run.sums(norms);
-        Operands {
-            ratio: trust_ratio(rule, sums.data()),
-            norms: sums.box_bytes(),
-            ..self
-        }
+        let ratio = norms.map_or(1.0, |norms| trust_ratio(rule, run.sums(norms).data()));
+        Operands { ratio, ..self }
     }
 
     fn parameter(&mut self) -> Parameter<'_> {
@@ -254,11 +215,6 @@ impl<'m> Operands<'m> {
             None => &mut [],
         });
         Parameter::new(self.w.slice(), self.g.data(), moments).with_ratio(self.ratio)
-    }
-
-    fn bytes(&self) -> u64 {
-        let moments = self.moments.iter().flatten().map(Output::bytes);
-        self.g.box_bytes() + 2 * self.w.bytes() + 2 * moments.sum::<u64>() + self.norms
     }
 }
 
@@ -279,7 +235,7 @@ fn update<'v>(
     parameters: impl Iterator<Item = Updated<'v>>,
     scale: f64,
     run: &mut Run<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let wanted = match *rule {
         Optimizer::Lamb { .. } => 0,
         Optimizer::Sgd { .. }
@@ -292,18 +248,17 @@ fn update<'v>(
         let count = moments.len();
         assert_eq!(count, wanted, "moments of {parameter} under {rule:?}");
     });
-    let mut tally = KernelTally { flops: 0, bytes: 0 };
+    let mut flops = 0;
     loop {
         let mut blocks: [_; BATCH] = std::array::from_fn(|_| {
             let (views, norms) = parameters.next()?;
             Some(Operands::new(views, run).with_norms(rule, norms, run))
         });
         if blocks[0].is_none() {
-            return Ok(tally);
+            return Ok(flops);
         }
         let mut list = blocks.each_mut().map(of_operands);
-        tally.flops += step(rule, &mut list, scale, run)?.flops;
-        tally.bytes += blocks.iter().flatten().map(Operands::bytes).sum::<u64>();
+        flops += step(rule, &mut list, scale, run)?.flops;
     }
 }
 

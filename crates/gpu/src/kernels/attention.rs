@@ -6,101 +6,83 @@ use crate::device::KernelError;
 use crate::launch::Run;
 use crate::queue::Message;
 use crate::tensor::Tensor;
-use partita_program::{Distribution, Dtype, Kernel, View};
+use partita_program::fields::{
+    AttentionBackward, AttentionBackwardBias, AttentionForward, EmbeddingBackward,
+    EmbeddingForward, PositionEmbeddingBackward, PositionEmbeddingForward, Positions,
+};
+use partita_program::{Distribution, Dtype, Fields, Kernel};
 use partita_space::AttentionWindow;
 
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    match kernel {
-        Kernel::EmbeddingForward { x, w, y } => embedding_forward([x, w, y], run),
-        Kernel::EmbeddingBackward {
-            x,
-            dy,
-            dw,
-            accumulate,
-        } => embedding_backward([x, dy, dw], *accumulate, run),
-        Kernel::Positions { .. }
-        | Kernel::PositionEmbeddingForward { .. }
-        | Kernel::PositionEmbeddingBackward { .. } => added_rows(kernel, run),
-        Kernel::AttentionForward { q, k, v, y, .. } => {
-            let pattern = Pattern::of(kernel, run);
-            forward([q, k, v, y], &pattern, run)
+    match kernel.fields() {
+        Fields::EmbeddingForward(of) => embedding_forward(of, run),
+        Fields::EmbeddingBackward(of) => embedding_backward(of, run),
+        // They need no workspace, and measuring one knows no place of a rank.
+        Fields::Positions(_)
+        | Fields::PositionEmbeddingForward(_)
+        | Fields::PositionEmbeddingBackward(_)
+            if run.target.is_none() =>
+        {
+            Ok(())
         }
-        Kernel::AttentionBackward { .. } => backward(kernel, run),
-        Kernel::AttentionBackwardBias { .. } => bias_backward(kernel, run),
-        other => panic!("{} does not work on sequences", other.name()),
+        Fields::Positions(of) => positional_encoding(of, run),
+        Fields::PositionEmbeddingForward(of) => position_embedding(of, run),
+        Fields::PositionEmbeddingBackward(of) => position_embedding_backward(of, run),
+        Fields::AttentionForward(of) => forward(of, run),
+        Fields::AttentionBackward(of) => backward(of, run),
+        Fields::AttentionBackwardBias(of) => bias_backward(of, run),
+        _ => panic!("{} does not work on sequences", kernel.name()),
     }
 }
 
-/// Rows that are added to positions, given or trained.
-fn added_rows(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    if run.target.is_none() {
-        return Ok(());
-    }
-    match kernel {
-        Kernel::Positions {
-            x,
-            y,
-            distribution,
-            halo_low,
-        } => {
-            let corner = distribution.corner(halo_low, &run.position.mesh, &run.position.coord);
-            let of = [x, y].map(|view| run.tensor(view));
-            let corner = Tensor::dense(of[0].dtype, 0, corner).raw_extent();
-            let channels = distribution.shape[4] as u32;
-            let mut args: Vec<Arg> = of.iter().map(Arg::from).collect();
-            args.extend([
-                Arg::Extent(of[1].raw_extent()),
-                Arg::Extent(corner),
-                Arg::Uint(channels),
-            ]);
-            run.elements("positions", &args, &of[1])
-        }
-        Kernel::PositionEmbeddingForward {
-            x,
-            w,
-            y,
-            distribution,
-            halo_low,
-        } => {
-            let placed = placed(distribution, halo_low, run);
-            let [x, w, y] = [x, w, y].map(|view| run.tensor(view));
-            let args = [
-                Arg::from(&x),
-                Arg::from(&w),
-                Arg::from(&y),
-                Arg::Extent(y.raw_extent()),
-                placed[0],
-                placed[1],
-                Arg::Uint(w.extent[3] as u32),
-            ];
-            run.elements("position_embedding_forward", &args, &y)
-        }
-        Kernel::PositionEmbeddingBackward {
-            dy,
-            dw,
-            distribution,
-            halo_low,
-            accumulate,
-        } => {
-            let placed = placed(distribution, halo_low, run);
-            let [dy, dw] = [dy, dw].map(|view| run.tensor(view));
-            let args = [
-                Arg::from(&dy),
-                Arg::Extent(dy.raw_extent()),
-                Arg::from(&dw),
-                Arg::Extent(dw.raw_extent()),
-                placed[0],
-                placed[1],
-                Arg::flag(*accumulate),
-            ];
-            run.items(
-                "position_embedding_backward",
-                &args,
-                dw.extent[3] * dw.extent[4],
-            )
-        }
-        other => panic!("{} adds no rows to positions", other.name()),
-    }
+fn positional_encoding(of: Positions<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let [corner, _] = placed(of.distribution, of.halo_low, run);
+    let [x, y] = [of.x, of.y].map(|view| run.tensor(view));
+    let args = [
+        Arg::from(&x),
+        Arg::from(&y),
+        Arg::Extent(y.raw_extent()),
+        corner,
+        Arg::Uint(of.distribution.shape[4] as u32),
+    ];
+    run.elements("positions", &args, &y)
+}
+
+fn position_embedding(
+    of: PositionEmbeddingForward<'_>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [corner, whole] = placed(of.distribution, of.halo_low, run);
+    let [x, w, y] = [of.x, of.w, of.y].map(|view| run.tensor(view));
+    let args = [
+        Arg::from(&x),
+        Arg::from(&w),
+        Arg::from(&y),
+        Arg::Extent(y.raw_extent()),
+        corner,
+        whole,
+        Arg::Uint(w.extent[3] as u32),
+    ];
+    run.elements("position_embedding_forward", &args, &y)
+}
+
+fn position_embedding_backward(
+    of: PositionEmbeddingBackward<'_>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [corner, whole] = placed(of.distribution, of.halo_low, run);
+    let [dy, dw] = [of.dy, of.dw].map(|view| run.tensor(view));
+    let args = [
+        Arg::from(&dy),
+        Arg::Extent(dy.raw_extent()),
+        Arg::from(&dw),
+        Arg::Extent(dw.raw_extent()),
+        corner,
+        whole,
+        Arg::flag(*of.accumulate),
+    ];
+    let count = dw.extent[3] * dw.extent[4];
+    run.items("position_embedding_backward", &args, count)
 }
 
 /// Index of the first element of a view in its whole tensor, and the extents of that.
@@ -118,8 +100,8 @@ fn no_row(rows: usize) -> Message {
     })
 }
 
-fn embedding_forward([x, w, y]: [&View; 3], run: &mut Run<'_>) -> Result<(), KernelError> {
-    let [x, w, y] = [x, w, y].map(|view| run.tensor(view));
+fn embedding_forward(of: EmbeddingForward<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let [x, w, y] = [of.x, of.w, of.y].map(|view| run.tensor(view));
     let count = w.extent[3];
     let [invalid_class, check] = run.invalid_class(no_row(count));
     let args = [
@@ -134,12 +116,8 @@ fn embedding_forward([x, w, y]: [&View; 3], run: &mut Run<'_>) -> Result<(), Ker
     run.elements("embedding_forward", &args, &y)
 }
 
-fn embedding_backward(
-    [x, dy, dw]: [&View; 3],
-    accumulate: bool,
-    run: &mut Run<'_>,
-) -> Result<(), KernelError> {
-    let [x, dy, dw] = [x, dy, dw].map(|view| run.tensor(view));
+fn embedding_backward(of: EmbeddingBackward<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let [x, dy, dw] = [of.x, of.dy, of.dw].map(|view| run.tensor(view));
     let [.., count, channels] = dw.extent;
     check_classes(&x, count, None, no_row(count), run)?;
     let args = [
@@ -148,7 +126,7 @@ fn embedding_backward(
         Arg::Extent(dy.raw_extent()),
         Arg::from(&dw),
         Arg::Extent(dw.raw_extent()),
-        Arg::flag(accumulate),
+        Arg::flag(*of.accumulate),
     ];
     run.items("embedding_backward", &args, count * channels)
 }
@@ -185,6 +163,19 @@ fn positions(of: &Tensor) -> usize {
     of.extent[1..4].iter().product()
 }
 
+/// That of attention, or of one of its gradients.
+macro_rules! pattern {
+    ($of:expr, $run:expr) => {
+        Pattern {
+            heads: *$of.heads,
+            causal: *$of.causal,
+            window: *$of.window,
+            bias: $of.bias.map(|bias| $run.tensor(&bias)),
+            table: *$of.table,
+        }
+    };
+}
+
 /// What attends to what.
 struct Pattern {
     heads: usize,
@@ -195,44 +186,6 @@ struct Pattern {
 }
 
 impl Pattern {
-    /// That of attention, or of one of its gradients.
-    fn of(kernel: &Kernel, run: &Run<'_>) -> Self {
-        let (Kernel::AttentionForward {
-            heads,
-            causal,
-            window,
-            bias,
-            table,
-            ..
-        }
-        | Kernel::AttentionBackward {
-            heads,
-            causal,
-            window,
-            bias,
-            table,
-            ..
-        }
-        | Kernel::AttentionBackwardBias {
-            heads,
-            causal,
-            window,
-            bias,
-            table,
-            ..
-        }) = kernel
-        else {
-            panic!("{} attends to nothing", kernel.name());
-        };
-        Self {
-            heads: *heads,
-            causal: *causal,
-            window: *window,
-            bias: bias.as_ref().map(|bias| run.tensor(bias)),
-            table: *table,
-        }
-    }
-
     /// Positions that attend to each other.
     fn own(&self, of: &Tensor) -> usize {
         let own = |window: &AttentionWindow| window.volume();
@@ -346,35 +299,23 @@ fn gather(
     run.items("attention_gather", &args, elements)
 }
 
-fn forward(views: [&View; 4], pattern: &Pattern, run: &mut Run<'_>) -> Result<(), KernelError> {
-    let [q, k, v, y] = views.map(|view| run.tensor(view));
+fn forward(of: AttentionForward<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let pattern = pattern!(of, run);
+    let [q, k, v, y] = [of.q, of.k, of.v, of.y].map(|view| run.tensor(view));
     let table = pattern.table_of(&q, &k, run);
     for sample in 0..q.extent[0] {
         let of = pattern.heads_of(&q, &k, sample);
-        shares([&q, &k], of, pattern, table, run)?;
+        shares([&q, &k], of, &pattern, table, run)?;
         gather([&v, &y], of, table, (false, false), run)?;
     }
     Ok(())
 }
 
-fn backward(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    let Kernel::AttentionBackward {
-        q,
-        k,
-        v,
-        dy,
-        dq,
-        dk,
-        dv,
-        accumulate,
-        ..
-    } = kernel
-    else {
-        panic!("{} is no gradient of attention", kernel.name());
-    };
-    let pattern = Pattern::of(kernel, run);
-    let [q, k, v, dy] = [q, k, v, dy].map(|view| run.tensor(view));
-    let [dq, dk, dv] = [dq, dk, dv].map(|view| run.optional(view.as_ref()));
+fn backward(kernel: AttentionBackward<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let pattern = pattern!(kernel, run);
+    let [q, k, v, dy] = [kernel.q, kernel.k, kernel.v, kernel.dy].map(|view| run.tensor(view));
+    let [dq, dk, dv] = [kernel.dq, kernel.dk, kernel.dv].map(|view| run.optional(view.as_ref()));
+    let accumulate = kernel.accumulate;
     let [of_shares, of_scores] = [(); 2].map(|()| pattern.table_of(&q, &k, run));
     for sample in 0..q.extent[0] {
         let of = pattern.heads_of(&q, &k, sample);
@@ -406,21 +347,10 @@ fn slopes(
     run.items("attention_softmax_backward", &args, rows)
 }
 
-fn bias_backward(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    let Kernel::AttentionBackwardBias {
-        q,
-        k,
-        v,
-        dy,
-        dbias,
-        accumulate,
-        ..
-    } = kernel
-    else {
-        panic!("{} is no gradient of a bias of attention", kernel.name());
-    };
-    let pattern = Pattern::of(kernel, run);
-    let [q, k, v, dy, dbias] = [q, k, v, dy, dbias].map(|view| run.tensor(view));
+fn bias_backward(kernel: AttentionBackwardBias<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let pattern = pattern!(kernel, run);
+    let [q, k, v, dy] = [kernel.q, kernel.k, kernel.v, kernel.dy].map(|view| run.tensor(view));
+    let dbias = run.tensor(kernel.dbias);
     let [of_shares, of_scores] = [(); 2].map(|()| pattern.table_of(&q, &k, run));
     for sample in 0..q.extent[0] {
         let scaled = pattern.heads_of(&q, &k, sample);
@@ -436,7 +366,7 @@ fn bias_backward(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> 
             Arg::Extent(dbias.raw_extent()),
             pattern.distances(),
             of_scores,
-            Arg::flag(*accumulate || sample > 0),
+            Arg::flag(*kernel.accumulate || sample > 0),
         ];
         let elements = dbias.extent[3] * dbias.extent[4];
         run.items("attention_bias_backward", &args, elements)?;

@@ -8,59 +8,24 @@ use crate::arg::Arg;
 use crate::device::KernelError;
 use crate::launch::Run;
 use crate::tensor::Tensor;
-use partita_program::{ClassTerms, Dtype, Kernel, View};
+use partita_program::fields::{ClassLoss, ClassTotals, DiceSums};
+use partita_program::{ClassTerms, Dtype, Fields, Kernel};
 
 /// None for other kernels.
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Option<Result<(), KernelError>> {
-    if let Kernel::ClassTotals {
-        x: _,
-        target,
-        totals,
-        ignore,
-    } = kernel
-    {
-        Some(class_totals([target, totals], *ignore, run))
-    } else if let Kernel::DiceSums {
-        x,
-        target,
-        sums,
-        batch,
-        ignore,
-    } = kernel
-    {
-        Some(dice_sums([x, target, sums], *batch, *ignore, run))
-    } else if let Kernel::ClassLoss {
-        x,
-        target,
-        totals,
-        sums,
-        dx,
-        loss,
-        weight,
-        terms,
-    } = kernel
-    {
-        let optional = [totals, sums, dx].map(Option::as_ref);
-        Some(class_loss(
-            [x, target, loss],
-            optional,
-            (*weight, terms),
-            run,
-        ))
-    } else {
-        None
+    match kernel.fields() {
+        Fields::ClassTotals(of) => Some(class_totals(of, run)),
+        Fields::DiceSums(of) => Some(dice_sums(of, run)),
+        Fields::ClassLoss(of) => Some(class_loss(of, run)),
+        _ => None,
     }
 }
 
-fn class_totals(
-    [target, totals]: [&View; 2],
-    ignore: Option<i64>,
-    run: &mut Run<'_>,
-) -> Result<(), KernelError> {
-    let (target, y) = (run.tensor(target), run.tensor(totals));
+fn class_totals(of: ClassTotals<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let (target, y) = (run.tensor(of.target), run.tensor(of.totals));
     let classes = y.extent[4];
-    check_targets(&target, classes, ignore, run)?;
-    let [ignores, class] = ignored(ignore);
+    check_targets(&target, classes, *of.ignore, run)?;
+    let [ignores, class] = ignored(*of.ignore);
     let args = vec![
         Arg::from(&target),
         Arg::Extent(target.raw_extent()),
@@ -72,19 +37,14 @@ fn class_totals(
     count("class_totals", args, (target.positions(), &y), run)
 }
 
-fn dice_sums(
-    [x, target, sums]: [&View; 3],
-    batch: bool,
-    ignore: Option<i64>,
-    run: &mut Run<'_>,
-) -> Result<(), KernelError> {
-    let [x, target, y] = [x, target, sums].map(|view| run.tensor(view));
+fn dice_sums(of: DiceSums<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let [x, target, y] = [of.x, of.target, of.sums].map(|view| run.tensor(view));
     let classes = x.extent[4];
-    check_targets(&target, classes, ignore, run)?;
+    check_targets(&target, classes, *of.ignore, run)?;
     // A work-item has all classes of its part.
-    let parts = Parts::new(&x, !batch, 1, run.units);
+    let parts = Parts::new(&x, !of.batch, 1, run.units);
     let sums = PartialSums::new(parts, 3, classes, run);
-    let [ignores, class] = ignored(ignore);
+    let [ignores, class] = ignored(*of.ignore);
     let numbers = [parts.parts, parts.positions, parts.apart];
     let mut args = vec![
         Arg::from(&x),
@@ -153,14 +113,10 @@ fn dice(
     Ok([at, Arg::Uint(rows as u32)])
 }
 
-fn class_loss(
-    [x, target, loss]: [&View; 3],
-    [totals, sums, dx]: [Option<&View>; 3],
-    (weight, terms): (f64, &ClassTerms),
-    run: &mut Run<'_>,
-) -> Result<(), KernelError> {
-    let [x, target, loss] = [x, target, loss].map(|view| run.tensor(view));
-    let [totals, sums] = [totals, sums].map(|view| run.optional(view));
+fn class_loss(of: ClassLoss<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let (weight, terms) = (*of.weight, of.terms);
+    let [x, target, loss] = [of.x, of.target, of.loss].map(|view| run.tensor(view));
+    let [totals, sums] = [of.totals, of.sums].map(|view| run.optional(view.as_ref()));
     let classes = x.extent[4];
     check_targets(&target, classes, terms.ignore, run)?;
     let weights: Vec<f64> = (0..classes).map(|class| terms.weight(class)).collect();
@@ -171,7 +127,7 @@ fn class_loss(
     let [factors, rows] = dice(terms, sums.as_ref(), of_dice, run)?;
     let items = ItemSums::new(x.positions(), run);
     let [ignores, class] = ignored(terms.ignore);
-    let (mut args, [count, partial]) = (operands([&x, &target], dx, run), items.args());
+    let (mut args, [count, partial]) = (operands([&x, &target], of.dx.as_ref(), run), items.args());
     args.extend([
         ignores,
         class,

@@ -5,22 +5,22 @@ use crate::arg::Arg;
 use crate::device::KernelError;
 use crate::launch::Run;
 use crate::tensor::Tensor;
-use partita_program::{Kernel, Transform};
+use partita_program::{Fields, Kernel, Transform};
 
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    match kernel {
-        Kernel::Fill { target, value } => fill(run.tensor(target), *value, run),
-        Kernel::Copy {
-            source,
-            target,
-            accumulate,
-        } => copy([run.tensor(source), run.tensor(target)], *accumulate, run),
-        Kernel::Import {
-            source,
-            target,
-            transform,
-        } => import([run.tensor(source), run.tensor(target)], *transform, run),
-        other => panic!("{} neither fills nor copies", other.name()),
+    match kernel.fields() {
+        Fields::Fill(of) => fill(run.tensor(of.target), *of.value, run),
+        Fields::Copy(of) => copy(
+            [of.source, of.target].map(|view| run.tensor(view)),
+            *of.accumulate,
+            run,
+        ),
+        Fields::Import(of) => import(
+            [of.source, of.target].map(|view| run.tensor(view)),
+            *of.transform,
+            run,
+        ),
+        _ => panic!("{} neither fills nor copies", kernel.name()),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::epilogue::Epilogue;
 use crate::launch::Run;
 use crate::tensor::Tensor;
 use partita_program::fused::Tail;
-use partita_program::{Kernel, Taps};
+use partita_program::{Fields, Kernel, Taps};
 
 const ONE_TAP: Taps = Taps {
     kernel: [1; 3],
@@ -21,11 +21,11 @@ pub(super) fn execute(
     tail: &Tail<'_>,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
-    match kernel {
-        Kernel::LinearForward { x, w, bias, y } => {
-            let [x, w, y] = [x, w, y].map(|view| run.tensor(view));
+    match kernel.fields() {
+        Fields::LinearForward(of) => {
+            let [x, w, y] = [of.x, of.w, of.y].map(|view| run.tensor(view));
             let epilogue = Epilogue {
-                bias: run.optional(bias.as_ref()),
+                bias: run.optional(of.bias.as_ref()),
                 ..Epilogue::new(tail, run)?.into_rows()
             };
             let x = read(&x, run)?;
@@ -34,16 +34,11 @@ pub(super) fn execute(
                 forward([x, w, *rows], &window, epilogue, run)
             })
         }
-        Kernel::LinearBackwardData {
-            dy,
-            w,
-            dx,
-            accumulate,
-        } => {
-            let [dy, w, dx] = [dy, w, dx].map(|view| run.tensor(view));
+        Fields::LinearBackwardData(of) => {
+            let [dy, w, dx] = [of.dy, of.w, of.dx].map(|view| run.tensor(view));
             let dy = read(&dy, run)?;
             let epilogue = Epilogue {
-                accumulate: *accumulate,
+                accumulate: *of.accumulate,
                 ..Epilogue::new(tail, run)?.into_rows()
             };
             write(&dx, run, |rows, run| {
@@ -51,17 +46,12 @@ pub(super) fn execute(
                 backward_data([dy, w, *rows], &window, epilogue, run)
             })
         }
-        Kernel::LinearBackwardWeight {
-            x,
-            dy,
-            dw,
-            accumulate,
-        } => {
-            let [x, dy, dw] = [x, dy, dw].map(|view| run.tensor(view));
+        Fields::LinearBackwardWeight(of) => {
+            let [x, dy, dw] = [of.x, of.dy, of.dw].map(|view| run.tensor(view));
             let (x, dy) = (read(&x, run)?, read(&dy, run)?);
-            backward_weight([x, dy, dw], &window(&x, &dy), *accumulate, run)
+            backward_weight([x, dy, dw], &window(&x, &dy), *of.accumulate, run)
         }
-        other => panic!("{} is no linear layer", other.name()),
+        _ => panic!("{} is no linear layer", kernel.name()),
     }
 }
 

@@ -6,7 +6,8 @@ use crate::arg::Arg;
 use crate::device::KernelError;
 use crate::launch::Run;
 use crate::tensor::Tensor;
-use partita_program::{Dtype, ElementFunction, Kernel, View};
+use partita_program::fields::{ClassCounts, SoftmaxCrossEntropy};
+use partita_program::{Dtype, ElementFunction, Fields, Kernel, View};
 
 /// Work-items for each multiprocessor.
 const ITEMS_PER_UNIT: usize = 512;
@@ -14,67 +15,31 @@ const ITEMS_PER_UNIT: usize = 512;
 const TOTAL_GROUP: usize = 64;
 
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    match kernel {
-        Kernel::MeanSquaredError {
-            x,
-            target,
-            dx,
-            loss,
-            count,
-            weight,
-        } => {
-            let (views, factor) = ([x, target, loss], weight / *count as f64);
+    match kernel.fields() {
+        Fields::MeanSquaredError(of) => {
+            let (views, factor) = ([of.x, of.target, of.loss], of.weight / *of.count as f64);
+            let dx = of.dx.as_ref();
+            element_loss(ElementFunction::Squared, views, dx, (factor, &[]), run)
+        }
+        Fields::ElementLoss(of) => {
+            let (views, factor) = ([of.x, of.target, of.loss], of.weight / *of.count as f64);
             element_loss(
-                ElementFunction::Squared,
+                *of.function,
                 views,
-                dx.as_ref(),
-                (factor, &[]),
+                of.dx.as_ref(),
+                (factor, of.weights),
                 run,
             )
         }
-        Kernel::ElementLoss {
-            function,
-            x,
-            target,
-            dx,
-            loss,
-            count,
-            weight,
-            weights,
-        } => {
-            let (views, factor) = ([x, target, loss], weight / *count as f64);
-            element_loss(*function, views, dx.as_ref(), (factor, weights), run)
-        }
-        Kernel::SoftmaxCrossEntropy {
-            x,
-            target,
-            dx,
-            loss,
-            count,
-            weight,
-            smoothing,
-        } => {
-            let constants = (weight / *count as f64, *smoothing);
-            softmax_cross_entropy([x, target, loss], dx.as_ref(), constants, run)
-        }
-        Kernel::OutputErrors {
-            x,
-            target,
-            errors,
-            logistic,
-        } => {
-            let [x, target, y] = [x, target, errors].map(|view| run.tensor(view));
-            let rest = [Arg::dtype(&target), Arg::flag(*logistic)];
+        Fields::SoftmaxCrossEntropy(of) => softmax_cross_entropy(of, run),
+        Fields::OutputErrors(of) => {
+            let [x, target, y] = [of.x, of.target, of.errors].map(|view| run.tensor(view));
+            let rest = [Arg::dtype(&target), Arg::flag(*of.logistic)];
             let sums = channel_sums("error_sums", &[x, target], &rest, false, 2, run)?;
             sums.put(0, &y, false, run)
         }
-        Kernel::ClassCounts {
-            x,
-            target,
-            counts,
-            ignore,
-        } => class_counts([x, target, counts], *ignore, run),
-        other => panic!("{} is no loss", other.name()),
+        Fields::ClassCounts(of) => class_counts(of, run),
+        _ => panic!("{} is no loss", kernel.name()),
     }
 }
 
@@ -180,17 +145,16 @@ pub(super) fn check_targets(
 }
 
 fn softmax_cross_entropy(
-    [x, target, loss]: [&View; 3],
-    dx: Option<&View>,
-    (factor, smoothing): (f64, f64),
+    of: SoftmaxCrossEntropy<'_>,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
-    let [x, target, loss] = [x, target, loss].map(|view| run.tensor(view));
+    let factor = of.weight / *of.count as f64;
+    let [x, target, loss] = [of.x, of.target, of.loss].map(|view| run.tensor(view));
     check_targets(&target, x.extent[4], None, run)?;
     let sums = ItemSums::new(x.positions(), run);
-    let (mut args, [items, partial]) = (operands([&x, &target], dx, run), sums.args());
+    let (mut args, [items, partial]) = (operands([&x, &target], of.dx.as_ref(), run), sums.args());
     args.extend([
-        Arg::Double(smoothing),
+        Arg::Double(*of.smoothing),
         Arg::Double(run.inputs.gradient_factor() * factor),
         items,
         partial,
@@ -213,15 +177,11 @@ pub(super) fn count(
     run.elements("put_counters", &put, y)
 }
 
-fn class_counts(
-    [x, target, counts]: [&View; 3],
-    ignore: Option<i64>,
-    run: &mut Run<'_>,
-) -> Result<(), KernelError> {
-    let [x, target, y] = [x, target, counts].map(|view| run.tensor(view));
+fn class_counts(of: ClassCounts<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let [x, target, y] = [of.x, of.target, of.counts].map(|view| run.tensor(view));
     let classes = x.extent[4];
-    check_targets(&target, classes, ignore, run)?;
-    let [ignores, class] = ignored(ignore);
+    check_targets(&target, classes, *of.ignore, run)?;
+    let [ignores, class] = ignored(*of.ignore);
     let args = vec![
         Arg::from(&x),
         Arg::from(&target),

@@ -7,8 +7,11 @@ use crate::device::KernelError;
 use crate::epilogue::Epilogue;
 use crate::launch::Run;
 use crate::tensor::{Tensor, collapse};
+use partita_program::fields::{
+    BatchNormInference, BatchNormInferenceBackward, BatchNormRunning, GroupNormBackwardStatistics,
+};
 use partita_program::fused::Tail;
-use partita_program::{Dtype, Kernel, View};
+use partita_program::{Dtype, Fields, Kernel, View};
 
 /// Whose moments normalize an element.
 #[derive(Clone, Copy, Debug)]
@@ -50,107 +53,51 @@ pub(super) fn execute_batch(
     tail: &Tail<'_>,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
-    match kernel {
-        Kernel::BatchNormStatistics {
-            x,
-            sums,
-            accumulate,
-        } => statistics([x, sums], NormKind::Batch, *accumulate, run),
-        Kernel::BatchNormForward {
-            x,
-            sums,
-            gamma,
-            beta,
-            y,
-            count,
-            epsilon,
-        } => {
-            let constants = (NormKind::Batch, *count, *epsilon);
-            forward([x, sums, gamma, beta, y], constants, tail, run)
+    let batch = |count: &u64, epsilon: &f64| (NormKind::Batch, *count, *epsilon);
+    match kernel.fields() {
+        Fields::BatchNormStatistics(of) => {
+            statistics([of.x, of.sums], NormKind::Batch, *of.accumulate, run)
         }
-        Kernel::BatchNormRunning {
-            sums,
-            mean,
-            variance,
-            count,
-            momentum,
-        } => running([sums, mean, variance], *count, *momentum, run),
-        Kernel::BatchNormInference { .. } => inference(kernel, tail, run),
-        Kernel::BatchNormInferenceBackward { .. } => inference_backward(kernel, run),
-        Kernel::BatchNormBackwardStatistics {
-            x,
-            sums,
-            dy,
-            gradient_sums,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let constants = (NormKind::Batch, *count, *epsilon);
-            backward_statistics([x, sums, dy, gradient_sums], constants, *accumulate, run)
+        Fields::BatchNormForward(of) => {
+            let views = [of.x, of.sums, of.gamma, of.beta, of.y];
+            forward(views, batch(of.count, of.epsilon), tail, run)
         }
-        Kernel::BatchNormBackwardData {
-            x,
-            sums,
-            gamma,
-            dy,
-            gradient_sums,
-            dx,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let views = [x, sums, gamma, dy, gradient_sums, dx];
-            backward_data(views, (NormKind::Batch, *count, *epsilon), *accumulate, run)
+        Fields::BatchNormRunning(of) => running(of, run),
+        Fields::BatchNormInference(of) => inference(of, tail, run),
+        Fields::BatchNormInferenceBackward(of) => inference_backward(of, run),
+        Fields::BatchNormBackwardStatistics(of) => {
+            let (views, adds) = ([of.x, of.sums, of.dy, of.gradient_sums], *of.accumulate);
+            backward_statistics(views, batch(of.count, of.epsilon), adds, run)
         }
-        Kernel::BatchNormBackwardParameters {
-            gradient_sums,
-            dgamma,
-            dbeta,
-            accumulate,
-        } => backward_parameters(gradient_sums, [dbeta, dgamma], *accumulate, run),
-        other => panic!("{} is no batch norm kernel", other.name()),
+        Fields::BatchNormBackwardData(of) => {
+            let views = [of.x, of.sums, of.gamma, of.dy, of.gradient_sums, of.dx];
+            backward_data(views, batch(of.count, of.epsilon), *of.accumulate, run)
+        }
+        Fields::BatchNormBackwardParameters(of) => {
+            backward_parameters(of.gradient_sums, [of.dbeta, of.dgamma], *of.accumulate, run)
+        }
+        _ => panic!("{} is no batch norm kernel", kernel.name()),
     }
 }
 
 /// Kernels of group norms.
 pub(super) fn execute_groups(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    match kernel {
-        Kernel::GroupNormStatistics { x, sums } => {
-            statistics([x, sums], NormKind::Groups(1), false, run)
+    match kernel.fields() {
+        Fields::GroupNormStatistics(of) => {
+            statistics([of.x, of.sums], NormKind::Groups(1), false, run)
         }
-        Kernel::GroupNormForward {
-            x,
-            sums,
-            gamma,
-            beta,
-            y,
-            groups,
-            count,
-            epsilon,
-        } => {
-            let constants = (NormKind::Groups(*groups), *count, *epsilon);
-            let tail = Tail::default();
-            forward([x, sums, gamma, beta, y], constants, &tail, run)
+        Fields::GroupNormForward(of) => {
+            let views = [of.x, of.sums, of.gamma, of.beta, of.y];
+            let constants = (NormKind::Groups(*of.groups), *of.count, *of.epsilon);
+            forward(views, constants, &Tail::default(), run)
         }
-        Kernel::GroupNormBackwardStatistics { .. } => group_backward_statistics(kernel, run),
-        Kernel::GroupNormBackwardData {
-            x,
-            sums,
-            gamma,
-            dy,
-            gradient_sums,
-            dx,
-            groups,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let views = [x, sums, gamma, dy, gradient_sums, dx];
-            let constants = (NormKind::Groups(*groups), *count, *epsilon);
-            backward_data(views, constants, *accumulate, run)
+        Fields::GroupNormBackwardStatistics(of) => group_backward_statistics(of, run),
+        Fields::GroupNormBackwardData(of) => {
+            let views = [of.x, of.sums, of.gamma, of.dy, of.gradient_sums, of.dx];
+            let constants = (NormKind::Groups(*of.groups), *of.count, *of.epsilon);
+            backward_data(views, constants, *of.accumulate, run)
         }
-        other => panic!("{} is no group norm kernel", other.name()),
+        _ => panic!("{} is no group norm kernel", kernel.name()),
     }
 }
 
@@ -237,58 +184,47 @@ fn normalize(
     run.elements("normalize_forward", &args, &x)
 }
 
-fn inference(kernel: &Kernel, tail: &Tail<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
-    let Kernel::BatchNormInference {
-        x,
-        mean,
-        variance,
-        gamma,
-        beta,
-        y,
-        epsilon,
-    } = kernel
-    else {
-        panic!("{} is no batch norm by running statistics", kernel.name());
-    };
-    let [x, gamma, beta, y] = [x, gamma, beta, y].map(|view| run.tensor(view));
-    let (mean, variance) = (run.tensor(mean), run.tensor(variance));
+fn inference(
+    of: BatchNormInference<'_>,
+    tail: &Tail<'_>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [x, gamma, beta, y] = [of.x, of.gamma, of.beta, of.y].map(|view| run.tensor(view));
+    let (mean, variance) = (run.tensor(of.mean), run.tensor(of.variance));
     let channels = x.extent[4];
     let scales = Arg::Ulong(run.scratch(Dtype::F32, 2 * channels));
     let args = [
         Arg::Ulong(mean.offset),
         Arg::Ulong(variance.offset),
         Arg::Uint(channels as u32),
-        Arg::Double(*epsilon),
+        Arg::Double(*of.epsilon),
         scales,
     ];
     run.items("running_scales", &args, channels)?;
     normalize([x, gamma, beta, y], (scales, NormKind::Batch), tail, run)
 }
 
-fn inference_backward(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    let Kernel::BatchNormInferenceBackward {
-        dy,
-        variance,
-        gamma,
-        dx,
-        epsilon,
-        accumulate,
-    } = kernel
-    else {
-        panic!("{} is no batch norm kernel", kernel.name());
-    };
-    let [dy, variance, gamma, dx] = [dy, variance, gamma, dx].map(|view| run.tensor(view));
+fn inference_backward(
+    of: BatchNormInferenceBackward<'_>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [dy, variance, gamma, dx] =
+        [of.dy, of.variance, of.gamma, of.dx].map(|view| run.tensor(view));
     let channels = dy.extent[4];
     let factors = Arg::Ulong(run.scratch(Dtype::F32, channels));
     let args = [
         Arg::Ulong(variance.offset),
         Arg::Ulong(gamma.offset),
         Arg::Uint(channels as u32),
-        Arg::Double(*epsilon),
+        Arg::Double(*of.epsilon),
         factors,
     ];
     run.items("gradient_factors", &args, channels)?;
-    let rest = [factors, Arg::Uint(channels as u32), Arg::flag(*accumulate)];
+    let rest = [
+        factors,
+        Arg::Uint(channels as u32),
+        Arg::flag(*of.accumulate),
+    ];
     map_from(
         NormKind::Batch.first(),
         "scale_channels",
@@ -298,13 +234,9 @@ fn inference_backward(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
     )
 }
 
-fn running(
-    [sums, mean, variance]: [&View; 3],
-    count: u64,
-    momentum: f64,
-    run: &mut Run<'_>,
-) -> Result<(), KernelError> {
-    let [sums, mean, variance] = [sums, mean, variance].map(|view| run.tensor(view));
+fn running(of: BatchNormRunning<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let [sums, mean, variance] = [of.sums, of.mean, of.variance].map(|view| run.tensor(view));
+    let count = *of.count;
     let channels = mean.extent[4];
     // One element has no unbiased variance; its biased one, 0, stands in.
     let unbiased = count as f64 / (count.max(2) - 1) as f64;
@@ -315,7 +247,7 @@ fn running(
         Arg::Uint(channels as u32),
         Arg::Double(count as f64),
         Arg::Double(unbiased),
-        Arg::Double(momentum),
+        Arg::Double(*of.momentum),
     ];
     run.items("running_statistics", &args, channels)
 }
@@ -390,36 +322,20 @@ fn backward_data(
     map_from(over.first(), "normalize_backward", [x, dy, dx], &rest, run)
 }
 
-fn group_backward_statistics(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    let Kernel::GroupNormBackwardStatistics {
-        x,
-        sums,
-        dy,
-        gradient_sums,
-        dgamma,
-        dbeta,
-        groups,
-        count,
-        epsilon,
-        accumulate,
-    } = kernel
-    else {
-        panic!("{} has no sums of gradients", kernel.name());
-    };
-    let [x, sums, dy] = [x, sums, dy].map(|view| run.tensor(view));
-    let [dgamma, dbeta] = [dgamma, dbeta].map(|view| run.tensor(view));
-    let scales = scales(
-        &x,
-        &sums,
-        (NormKind::Groups(*groups), *count, *epsilon),
-        run,
-    )?;
+fn group_backward_statistics(
+    of: GroupNormBackwardStatistics<'_>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let [x, sums, dy] = [of.x, of.sums, of.dy].map(|view| run.tensor(view));
+    let [dgamma, dbeta] = [of.dgamma, of.dbeta].map(|view| run.tensor(view));
+    let constants = (NormKind::Groups(*of.groups), *of.count, *of.epsilon);
+    let scales = scales(&x, &sums, constants, run)?;
     let rest = [scales, Arg::Uint(1)];
     let sums = channel_sums("gradient_moments", &[x, dy], &rest, true, 2, run)?;
-    if let Some(y) = run.optional(gradient_sums.as_ref()) {
+    if let Some(y) = run.optional(of.gradient_sums.as_ref()) {
         sums.put(0, &y, false, run)?;
     }
     let sums = sums.of_batch();
-    sums.put(0, &dbeta, *accumulate, run)?;
-    sums.put(1, &dgamma, *accumulate, run)
+    sums.put(0, &dbeta, *of.accumulate, run)?;
+    sums.put(1, &dgamma, *of.accumulate, run)
 }

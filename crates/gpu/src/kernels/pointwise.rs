@@ -6,9 +6,10 @@ use crate::device::KernelError;
 use crate::epilogue::Epilogue;
 use crate::launch::Run;
 use crate::tensor::{Tensor, collapse};
+use partita_program::fields::Dropout;
 use partita_program::fused::Tail;
 use partita_program::random::Draws;
-use partita_program::{Activation, DropoutMask, Kernel, View};
+use partita_program::{Activation, DropoutMask, Fields, Kernel, View};
 
 pub(super) fn execute(
     kernel: &Kernel,
@@ -21,67 +22,54 @@ pub(super) fn execute(
     if let Some(done) = sums::over_positions(kernel, run) {
         return done;
     }
-    match kernel {
-        Kernel::LeakyReluForward {
-            x,
-            y,
-            negative_slope,
-        } => {
-            let slope = Arg::Float(*negative_slope as f32);
-            map_views("leaky_relu_forward", [x, y], &[slope], run)
+    match kernel.fields() {
+        Fields::LeakyReluForward(of) => {
+            let slope = Arg::Float(*of.negative_slope as f32);
+            map_views("leaky_relu_forward", [of.x, of.y], &[slope], run)
         }
-        Kernel::LeakyReluBackward {
-            y,
-            dy,
-            dx,
-            negative_slope,
-            accumulate,
-        } => {
-            let rest = [Arg::Float(*negative_slope as f32), Arg::flag(*accumulate)];
-            map_views("leaky_relu_backward", [y, dy, dx], &rest, run)
+        Fields::LeakyReluBackward(of) => {
+            let slope = Arg::Float(*of.negative_slope as f32);
+            let rest = [slope, Arg::flag(*of.accumulate)];
+            map_views("leaky_relu_backward", [of.y, of.dy, of.dx], &rest, run)
         }
-        Kernel::ActivationForward { function, x, y } => {
-            map_views("activation_forward", [x, y], &function_of(*function), run)
+        Fields::ActivationForward(of) => map_views(
+            "activation_forward",
+            [of.x, of.y],
+            &function_of(*of.function),
+            run,
+        ),
+        Fields::ActivationBackward(of) => {
+            let [function, first, second] = function_of(*of.function);
+            let rest = [function, first, second, Arg::flag(*of.accumulate)];
+            map_views("activation_backward", [of.x, of.dy, of.dx], &rest, run)
         }
-        Kernel::ActivationBackward {
-            function,
-            x,
-            dy,
-            dx,
-            accumulate,
-        } => {
-            let [function, first, second] = function_of(*function);
-            let rest = [function, first, second, Arg::flag(*accumulate)];
-            map_views("activation_backward", [x, dy, dx], &rest, run)
-        }
-        Kernel::Add { a, b, y } => {
+        Fields::Add(of) => {
             let last = Epilogue::new(tail, run)?;
-            map_views("add", [a, b, y], &[last.into()], run)
+            map_views("add", [of.a, of.b, of.y], &[last.into()], run)
         }
-        Kernel::Multiply {
-            a,
-            b,
-            y,
-            accumulate,
-        } => multiply([a, b, y].map(|view| run.tensor(view)), *accumulate, run),
-        Kernel::PreluForward { .. } | Kernel::PreluBackwardData { .. } => prelu(kernel, run),
-        Kernel::ChannelShuffle {
-            x,
-            y,
-            groups,
-            accumulate,
-        } => {
-            let rest = [Arg::Uint(*groups as u32), Arg::flag(*accumulate)];
-            map_from(
-                4,
-                "channel_shuffle",
-                [x, y].map(|view| run.tensor(view)),
-                &rest,
-                run,
-            )
+        Fields::Multiply(of) => multiply(
+            [of.a, of.b, of.y].map(|view| run.tensor(view)),
+            *of.accumulate,
+            run,
+        ),
+        Fields::PreluForward(of) => {
+            let rest = slopes_of(&run.tensor(of.slopes));
+            map_views("prelu_forward", [of.x, of.y], &rest, run)
         }
-        Kernel::Dropout { .. } => dropout(kernel, run),
-        other => panic!("{} is not computed element by element", other.name()),
+        Fields::PreluBackwardData(of) => {
+            let [first, count] = slopes_of(&run.tensor(of.slopes));
+            let rest = [first, count, Arg::flag(*of.accumulate)];
+            map_views("prelu_backward_data", [of.x, of.dy, of.dx], &rest, run)
+        }
+        Fields::ChannelShuffle(of) => {
+            let rest = [Arg::Uint(*of.groups as u32), Arg::flag(*of.accumulate)];
+            let views = [of.x, of.y].map(|view| run.tensor(view));
+            map_from(4, "channel_shuffle", views, &rest, run)
+        }
+        // It needs no workspace, and measuring one knows no place of a rank.
+        Fields::Dropout(_) if run.target.is_none() => Ok(()),
+        Fields::Dropout(of) => dropout(of, run),
+        _ => panic!("{} is not computed element by element", kernel.name()),
     }
 }
 
@@ -141,27 +129,6 @@ fn function_of(function: Activation) -> [Arg; 3] {
     [Arg::Int(number), constant(first), constant(second)]
 }
 
-fn prelu(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    match kernel {
-        Kernel::PreluForward { x, slopes, y } => {
-            let rest = slopes_of(&run.tensor(slopes));
-            map_views("prelu_forward", [x, y], &rest, run)
-        }
-        Kernel::PreluBackwardData {
-            x,
-            slopes,
-            dy,
-            dx,
-            accumulate,
-        } => {
-            let [first, count] = slopes_of(&run.tensor(slopes));
-            let rest = [first, count, Arg::flag(*accumulate)];
-            map_views("prelu_backward_data", [x, dy, dx], &rest, run)
-        }
-        other => panic!("{} has no slopes", other.name()),
-    }
-}
-
 fn slopes_of(slopes: &Tensor) -> [Arg; 2] {
     [
         Arg::Ulong(slopes.offset),
@@ -210,26 +177,11 @@ fn number_of(mask: DropoutMask) -> i32 {
     }
 }
 
-fn dropout(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    let Kernel::Dropout {
-        x,
-        y,
-        rate,
-        mask,
-        operation,
-        distribution,
-        halo_low,
-        accumulate,
-    } = kernel
-    else {
-        panic!("{} is no dropout", kernel.name());
-    };
-    if run.target.is_none() {
-        return Ok(());
-    }
-    let corner = distribution.corner(halo_low, &run.position.mesh, &run.position.coord);
-    let (x, y) = (run.tensor(x), run.tensor(y));
-    let extent = |of: [usize; 5]| Arg::Extent(Tensor::dense(y.dtype, 0, of).raw_extent());
+fn dropout(of: Dropout<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let (distribution, rate) = (of.distribution, *of.rate);
+    let corner = distribution.corner(of.halo_low, &run.position.mesh, &run.position.coord);
+    let (x, y) = (run.tensor(of.x), run.tensor(of.y));
+    let extent = |all: [usize; 5]| Arg::Extent(Tensor::dense(y.dtype, 0, all).raw_extent());
     // An element is kept if its number in units of 2^-53 is not below this.
     let threshold = (rate * (1u64 << 53) as f64).ceil() as u64;
     for n in 0..y.extent[0] {
@@ -237,7 +189,12 @@ fn dropout(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
         let sample = run.inputs.samples.get(number);
         let sample = *sample.unwrap_or_else(|| panic!("the step lists no sample {number}"));
         let (x, y) = (x.sample(n), y.sample(n));
-        let draws = Draws::new(run.inputs.seed, run.inputs.epoch, sample as u64, *operation);
+        let draws = Draws::new(
+            run.inputs.seed,
+            run.inputs.epoch,
+            sample as u64,
+            *of.operation,
+        );
         let args = [
             Arg::from(&x),
             Arg::from(&y),
@@ -245,10 +202,10 @@ fn dropout(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
             extent(distribution.shape),
             extent(corner),
             Arg::Ulong(draws.key()),
-            Arg::Int(number_of(*mask)),
+            Arg::Int(number_of(*of.mask)),
             Arg::Ulong(threshold),
             Arg::Float((1.0 / (1.0 - rate)) as f32),
-            Arg::flag(*accumulate),
+            Arg::flag(*of.accumulate),
         ];
         run.elements("dropout", &args, &y)?;
     }

@@ -5,8 +5,9 @@ use crate::device::KernelError;
 use crate::epilogue::Epilogue;
 use crate::launch::Run;
 use crate::tensor::Tensor;
+use partita_program::fields::PoolBackward;
 use partita_program::fused::Tail;
-use partita_program::{Dtype, Kernel, PoolKind};
+use partita_program::{Dtype, Fields, Kernel, PoolKind};
 use partita_space::Resampling;
 
 pub(super) fn execute(
@@ -14,75 +15,51 @@ pub(super) fn execute(
     tail: &Tail<'_>,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
-    match kernel {
-        Kernel::PoolForward {
-            kind,
-            x,
-            y,
-            taps,
-            shift,
-        } => {
-            let [x, y] = [x, y].map(|view| run.tensor(view));
+    let spatial = |of: &Tensor, dim: usize| of.extent[dim + 1];
+    match kernel.fields() {
+        Fields::PoolForward(of) => {
+            let [x, y] = [of.x, of.y].map(|view| run.tensor(view));
             let args = [
                 Arg::from(&x),
                 Arg::Extent(x.raw_extent()),
                 Arg::from(&y),
                 Arg::Extent(y.raw_extent()),
-                Arg::taps(taps, *shift),
-                number_of(*kind),
+                Arg::taps(of.taps, *of.shift),
+                number_of(*of.kind),
                 Epilogue::new(tail, run)?.into(),
             ];
             run.elements("pool_forward", &args, &y)
         }
-        Kernel::PoolBackward { .. } => backward(kernel, tail, run),
-        Kernel::ResampleForward { x, y, maps } => {
-            let [x, y] = [x, y].map(|view| run.tensor(view));
-            let spatial = |of: &Tensor, dim: usize| of.extent[dim + 1];
+        Fields::PoolBackward(of) => backward(of, tail, run),
+        Fields::ResampleForward(of) => {
+            let [x, y] = [of.x, of.y].map(|view| run.tensor(view));
             let tables = std::array::from_fn(|dim| {
-                TapTable::of_outputs(&maps[dim], spatial(&x, dim), spatial(&y, dim))
+                TapTable::of_outputs(&of.maps[dim], spatial(&x, dim), spatial(&y, dim))
             });
             resample([x, y], &tables, false, run)
         }
-        Kernel::ResampleBackward {
-            dy,
-            dx,
-            maps,
-            accumulate,
-        } => {
-            let [dy, dx] = [dy, dx].map(|view| run.tensor(view));
-            let spatial = |of: &Tensor, dim: usize| of.extent[dim + 1];
+        Fields::ResampleBackward(of) => {
+            let [dy, dx] = [of.dy, of.dx].map(|view| run.tensor(view));
             let tables = std::array::from_fn(|dim| {
-                TapTable::of_outputs(&maps[dim], spatial(&dx, dim), spatial(&dy, dim))
+                TapTable::of_outputs(&of.maps[dim], spatial(&dx, dim), spatial(&dy, dim))
                     .transposed(spatial(&dx, dim))
             });
-            resample([dy, dx], &tables, *accumulate, run)
+            resample([dy, dx], &tables, *of.accumulate, run)
         }
-        other => panic!("{} is neither pooling nor resampling", other.name()),
+        _ => panic!("{} is neither pooling nor resampling", kernel.name()),
     }
 }
 
-fn backward(kernel: &Kernel, tail: &Tail<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
-    let Kernel::PoolBackward {
-        kind,
-        x,
-        dy,
-        dx,
-        taps,
-        shift,
-        accumulate,
-    } = kernel
-    else {
-        panic!("{} is no gradient of a pooling", kernel.name());
-    };
-    let [dy, dx] = [dy, dx].map(|view| run.tensor(view));
+fn backward(of: PoolBackward<'_>, tail: &Tail<'_>, run: &mut Run<'_>) -> Result<(), KernelError> {
+    let [dy, dx] = [of.dy, of.dx].map(|view| run.tensor(view));
     let last = Epilogue {
-        accumulate: *accumulate,
+        accumulate: *of.accumulate,
         ..Epilogue::new(tail, run)?
     };
-    let x = run.optional(x.as_ref());
-    let taps = Arg::taps(taps, *shift);
+    let x = run.optional(of.x.as_ref());
+    let (kind, taps) = (*of.kind, Arg::taps(of.taps, *of.shift));
     let windows = match x {
-        Some(x) => windows([x, dy], (*kind, taps), run)?,
+        Some(x) => windows([x, dy], (kind, taps), run)?,
         // Averages read nothing of them.
         None => 0,
     };
@@ -93,7 +70,7 @@ fn backward(kernel: &Kernel, tail: &Tail<'_>, run: &mut Run<'_>) -> Result<(), K
         Arg::from(&dx),
         Arg::Extent(dx.raw_extent()),
         taps,
-        number_of(*kind),
+        number_of(kind),
         Arg::Ulong(windows),
         last.into(),
     ];

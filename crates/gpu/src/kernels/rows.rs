@@ -5,30 +5,22 @@ use crate::arg::Arg;
 use crate::device::KernelError;
 use crate::launch::Run;
 use crate::tensor::Tensor;
-use partita_program::{Kernel, View};
+use partita_program::fields::LayerNormBackwardParameters;
+use partita_program::{Fields, Kernel, View};
 
 /// Softmax, and sums of products over channels; none for other kernels.
 pub(super) fn over_channels(kernel: &Kernel, run: &mut Run<'_>) -> Option<Result<(), KernelError>> {
-    let (name, of, rest) = if let Kernel::SoftmaxForward { x, y } = kernel {
-        ("softmax_forward", vec![x, y], None)
-    } else if let Kernel::SoftmaxBackward {
-        y,
-        dy,
-        dx,
-        accumulate,
-    } = kernel
-    {
-        ("softmax_backward", vec![y, dy, dx], Some(accumulate))
-    } else if let Kernel::MultiplyChannelSum {
-        a,
-        b,
-        y,
-        accumulate,
-    } = kernel
-    {
-        ("multiply_channel_sum", vec![a, b, y], Some(accumulate))
-    } else {
-        return None;
+    let (name, of, rest) = match kernel.fields() {
+        Fields::SoftmaxForward(of) => ("softmax_forward", vec![of.x, of.y], None),
+        Fields::SoftmaxBackward(of) => {
+            let views = vec![of.y, of.dy, of.dx];
+            ("softmax_backward", views, Some(of.accumulate))
+        }
+        Fields::MultiplyChannelSum(of) => {
+            let views = vec![of.a, of.b, of.y];
+            ("multiply_channel_sum", views, Some(of.accumulate))
+        }
+        _ => return None,
     };
     let of: Vec<Tensor> = of.into_iter().map(|view| run.tensor(view)).collect();
     let rest: Vec<Arg> = rest
@@ -40,73 +32,30 @@ pub(super) fn over_channels(kernel: &Kernel, run: &mut Run<'_>) -> Option<Result
 
 /// Kernels of layer norms.
 pub(super) fn execute_layer_norm(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    match kernel {
-        Kernel::LayerNormStatistics { x, sums, rms } => {
-            let of = [x, sums].map(|view| run.tensor(view));
-            rows(
-                "layer_norm_statistics",
-                &of,
-                &of[0],
-                &[Arg::flag(*rms)],
-                run,
-            )
+    match kernel.fields() {
+        Fields::LayerNormStatistics(of) => {
+            let (views, rms) = ([of.x, of.sums].map(|view| run.tensor(view)), of.rms);
+            let rest = [Arg::flag(*rms)];
+            rows("layer_norm_statistics", &views, &views[0], &rest, run)
         }
-        Kernel::LayerNormForward {
-            x,
-            sums,
-            gamma,
-            beta,
-            y,
-            count,
-            epsilon,
-        } => forward(
-            [x, sums, y],
-            [gamma, beta],
-            constants(*count, *epsilon),
-            run,
-        ),
-        Kernel::LayerNormBackwardStatistics {
-            x,
-            sums,
-            gamma,
-            dy,
-            gradient_sums,
-            count,
-            epsilon,
-            rms,
-        } => {
-            let constants = (gamma, *count, *epsilon);
+        Fields::LayerNormForward(of) => {
+            let constants = constants(*of.count, *of.epsilon);
+            forward([of.x, of.sums, of.y], [of.gamma, of.beta], constants, run)
+        }
+        Fields::LayerNormBackwardStatistics(of) => {
+            let views = [of.x, of.sums, of.dy, of.gradient_sums];
+            let constants = (of.gamma, *of.count, *of.epsilon);
             let name = "layer_norm_backward_statistics";
-            backward(name, &[x, sums, dy, gradient_sums], constants, *rms, run)
+            backward(name, &views, constants, *of.rms, run)
         }
-        Kernel::LayerNormBackwardData {
-            x,
-            sums,
-            gamma,
-            dy,
-            gradient_sums,
-            dx,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let (of, constants) = ([x, sums, dy, gradient_sums, dx], (gamma, *count, *epsilon));
-            backward("layer_norm_backward_data", &of, constants, *accumulate, run)
+        Fields::LayerNormBackwardData(of) => {
+            let views = [of.x, of.sums, of.dy, of.gradient_sums, of.dx];
+            let constants = (of.gamma, *of.count, *of.epsilon);
+            let name = "layer_norm_backward_data";
+            backward(name, &views, constants, *of.accumulate, run)
         }
-        Kernel::LayerNormBackwardParameters {
-            x,
-            sums,
-            dy,
-            dgamma,
-            dbeta,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let constants = constants(*count, *epsilon);
-            backward_parameters([x, sums, dy], [dbeta, dgamma], constants, *accumulate, run)
-        }
-        other => panic!("{} is no layer norm kernel", other.name()),
+        Fields::LayerNormBackwardParameters(of) => backward_parameters(of, run),
+        _ => panic!("{} is no layer norm kernel", kernel.name()),
     }
 }
 
@@ -140,17 +89,15 @@ fn backward(
 
 /// Gradients of beta and gamma.
 fn backward_parameters(
-    of: [&View; 3],
-    rows: [&View; 2],
-    constants: [Arg; 2],
-    accumulate: bool,
+    of: LayerNormBackwardParameters<'_>,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
-    let of = of.map(|view| run.tensor(view));
-    let sums = channel_sums("row_gradient_moments", &of, &constants, false, 2, run)?;
-    for (row, view) in rows.into_iter().enumerate() {
+    let boxes = [of.x, of.sums, of.dy].map(|view| run.tensor(view));
+    let constants = constants(*of.count, *of.epsilon);
+    let sums = channel_sums("row_gradient_moments", &boxes, &constants, false, 2, run)?;
+    for (row, view) in [of.dbeta, of.dgamma].into_iter().enumerate() {
         let y = run.tensor(view);
-        sums.put(row, &y, accumulate, run)?;
+        sums.put(row, &y, *of.accumulate, run)?;
     }
     Ok(())
 }

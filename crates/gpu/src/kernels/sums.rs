@@ -4,7 +4,7 @@ use crate::arg::Arg;
 use crate::device::KernelError;
 use crate::launch::Run;
 use crate::tensor::Tensor;
-use partita_program::{Dtype, Kernel, View};
+use partita_program::{Dtype, Fields, Kernel, View};
 
 /// Positions of a part, at least: fewer are not worth a work-item.
 const POSITIONS_MIN: usize = 64;
@@ -119,25 +119,12 @@ pub(super) fn over_positions(
     kernel: &Kernel,
     run: &mut Run<'_>,
 ) -> Option<Result<(), KernelError>> {
-    if let Kernel::MultiplySum {
-        a,
-        b,
-        y,
-        accumulate,
-    } = kernel
-    {
-        Some(products([a, b], y, *accumulate, run))
-    } else if let Kernel::PreluBackwardSlopes {
-        x,
-        dy,
-        dslopes,
-        one: _,
-        accumulate,
-    } = kernel
-    {
-        Some(slopes([x, dy], dslopes, *accumulate, run))
-    } else {
-        None
+    match kernel.fields() {
+        Fields::MultiplySum(of) => Some(products([of.a, of.b], of.y, *of.accumulate, run)),
+        Fields::PreluBackwardSlopes(of) => {
+            Some(slopes([of.x, of.dy], of.dslopes, *of.accumulate, run))
+        }
+        _ => None,
     }
 }
 

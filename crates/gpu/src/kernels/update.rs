@@ -7,13 +7,13 @@ use crate::arg::{Arg, RawClip};
 use crate::device::KernelError;
 use crate::launch::Run;
 use crate::tensor::Tensor;
-use partita_program::{Kernel, Optimizer, View};
+use partita_program::{Fields, Kernel, Optimizer, View};
 
 pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelError> {
-    match kernel {
-        Kernel::SumOfSquares { sources, total } => {
-            let total = run.tensor(total);
-            let sources: Vec<Tensor> = sources.iter().map(|view| run.tensor(view)).collect();
+    match kernel.fields() {
+        Fields::SumOfSquares(of) => {
+            let total = run.tensor(of.total);
+            let sources: Vec<Tensor> = of.sources.iter().map(|view| run.tensor(view)).collect();
             let most = sources.iter().map(Tensor::volume).max().unwrap_or_default();
             let sums = ItemSums::new(most, run);
             fill(sums.tensor(), 0.0, run)?;
@@ -22,39 +22,30 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
             }
             sums.put(total.offset, 1.0, run)
         }
-        Kernel::UpdateNorms {
-            rule,
-            parameter,
-            gradient,
-            moments,
-            clip,
-            norms,
-        } => {
-            let state = State::new([parameter, gradient], moments, clip.as_ref(), run);
-            norms_of(rule, &state, &run.tensor(norms), run)
+        Fields::UpdateNorms(of) => {
+            let state = State::new(
+                [of.parameter, of.gradient],
+                of.moments,
+                of.clip.as_ref(),
+                run,
+            );
+            norms_of(of.rule, &state, &run.tensor(of.norms), run)
         }
-        Kernel::Update {
-            rule,
-            parameter,
-            gradient,
-            moments,
-            norms,
-            clip,
-        } => {
-            let state = State::new([parameter, gradient], moments, clip.as_ref(), run);
-            update(rule, &state, run.optional(norms.as_ref()), run)
+        Fields::Update(of) => {
+            let state = State::new(
+                [of.parameter, of.gradient],
+                of.moments,
+                of.clip.as_ref(),
+                run,
+            );
+            update(of.rule, &state, run.optional(of.norms.as_ref()), run)
         }
-        Kernel::Average {
-            parameter,
-            average,
-            decay,
-            total,
-        } => {
-            let of = [parameter, average].map(|view| run.tensor(view));
-            let rest = [Arg::Double(1.0 - decay), skips(total.as_ref(), run)];
-            map("average", of, &rest, run)
+        Fields::Average(of) => {
+            let boxes = [of.parameter, of.average].map(|view| run.tensor(view));
+            let rest = [Arg::Double(1.0 - of.decay), skips(of.total.as_ref(), run)];
+            map("average", boxes, &rest, run)
         }
-        other => panic!("{} does not update parameters", other.name()),
+        _ => panic!("{} does not update parameters", kernel.name()),
     }
 }
 

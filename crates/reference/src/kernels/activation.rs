@@ -1,9 +1,10 @@
 //! Functions of one element.
 
-use super::{Call, touched};
+use super::Call;
 use crate::values::each_element;
-use partita_program::{Activation, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::Activation;
+use partita_program::fields::{ActivationBackward, ActivationForward};
+use partita_run::RunError;
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 /// Cumulative distribution function of the standard normal distribution, to about 2e-16.
@@ -149,38 +150,32 @@ fn slope(function: Activation, x: f64) -> f64 {
     }
 }
 
-pub(super) fn forward(
-    function: Activation,
-    [x, y]: [&View; 2],
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+pub(super) fn forward(of: ActivationForward<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let (function, x, y) = (*of.function, of.x, of.y);
     assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
     let (x, y) = (call.values(x), call.values(y));
     let visits = each_element(y.extent(), call.progress, |i| {
         y.set(i, value(function, x.get(i)));
     })?;
-    Ok(KernelTally {
-        flops: function.flops()[0] * visits,
-        bytes: x.bytes() + y.bytes(),
-    })
+    Ok(function.flops()[0] * visits)
 }
 
 pub(super) fn backward(
-    function: Activation,
-    [x, dy, dx]: [&View; 3],
-    accumulate: bool,
+    of: ActivationBackward<'_>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
+    let (function, x, dy, dx) = (*of.function, of.x, of.dy, of.dx);
     assert_eq!(x.extent, dy.extent, "{x} and {dy} have one shape");
     assert_eq!(x.extent, dx.extent, "{x} and {dx} have one shape");
-    let (x, dy, dx) = (call.values(x), call.values(dy), call.values(dx));
+    let (x, dy, dx) = (
+        call.values(x),
+        call.values(dy),
+        call.result(dx, *of.accumulate),
+    );
     let visits = each_element(dy.extent(), call.progress, |i| {
-        dx.put(i, slope(function, x.get(i)) * dy.get(i), accumulate);
+        dx.put(i, slope(function, x.get(i)) * dy.get(i), *of.accumulate);
     })?;
-    Ok(KernelTally {
-        flops: function.flops()[1] * visits,
-        bytes: x.bytes() + dy.bytes() + touched(dx.bytes(), accumulate),
-    })
+    Ok(function.flops()[1] * visits)
 }
 
 #[cfg(test)]

@@ -1,66 +1,30 @@
 //! Attention.
 
-use super::{Call, touched};
+use super::Call;
 use crate::values::Values;
-use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::fields::{AttentionBackward, AttentionBackwardBias, AttentionForward};
+use partita_program::{Fields, Kernel};
+use partita_run::RunError;
 use partita_space::{AttentionWindow, ScoreRows};
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::AttentionForward {
-            q,
-            k,
-            v,
-            y,
-            heads,
-            causal,
-            window,
-            bias,
-            table,
-        } => {
-            let pattern = Pattern::new(*heads, *causal, *window, *table);
-            forward([q, k, v, y], bias.as_ref(), pattern, call)
-        }
-        Kernel::AttentionBackward {
-            q,
-            k,
-            v,
-            dy,
-            dq,
-            dk,
-            dv,
-            heads,
-            causal,
-            window,
-            bias,
-            table,
-            accumulate,
-        } => {
-            let wanted = [dq, dk, dv].map(Option::as_ref);
-            let pattern = Pattern::new(*heads, *causal, *window, *table);
-            let inputs = ([q, k, v, dy], bias.as_ref());
-            backward(inputs, wanted, *accumulate, pattern, call)
-        }
-        Kernel::AttentionBackwardBias {
-            q,
-            k,
-            v,
-            dy,
-            dbias,
-            heads,
-            causal,
-            window,
-            bias,
-            table,
-            accumulate,
-        } => {
-            let pattern = Pattern::new(*heads, *causal, *window, *table);
-            let inputs = ([q, k, v, dy], bias.as_ref());
-            bias_backward(inputs, dbias, *accumulate, pattern, call)
-        }
-        other => panic!("{} is no attention kernel", other.name()),
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::AttentionForward(of) => forward(of, call),
+        Fields::AttentionBackward(of) => backward(of, call),
+        Fields::AttentionBackwardBias(of) => bias_backward(of, call),
+        _ => panic!("{} is no attention kernel", kernel.name()),
     }
+}
+
+macro_rules! pattern {
+    ($of:expr) => {
+        Pattern {
+            heads: *$of.heads,
+            causal: *$of.causal,
+            window: *$of.window,
+            table: *$of.table,
+        }
+    };
 }
 
 /// What attends to what.
@@ -73,20 +37,6 @@ struct Pattern {
 }
 
 impl Pattern {
-    fn new(
-        heads: usize,
-        causal: bool,
-        window: Option<AttentionWindow>,
-        table: Option<[usize; 3]>,
-    ) -> Self {
-        Self {
-            heads,
-            causal,
-            window,
-            table,
-        }
-    }
-
     /// For all windows of a tensor, their positions and the parts of the tensor that these are of.
     fn places(&self, tensor: [usize; 3]) -> Vec<([usize; 3], usize)> {
         let Some(window) = self.window else {
@@ -230,16 +180,19 @@ fn space(of: &Values<'_>) -> [usize; 3] {
     [d, h, w]
 }
 
-fn forward(
-    [q, k, v, y]: [&View; 4],
-    bias: Option<&View>,
-    pattern: Pattern,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    assert_eq!(q.extent, y.extent, "{q} and {y} have one shape");
-    assert_eq!(k.extent, v.extent, "{k} and {v} have one shape");
-    let [q, k, v, y] = [q, k, v, y].map(|view| call.values(view));
-    let bias = bias.map(|view| call.values(view));
+fn forward(of: AttentionForward<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    assert_eq!(
+        of.q.extent, of.y.extent,
+        "{} and {} have one shape",
+        of.q, of.y
+    );
+    assert_eq!(
+        of.k.extent, of.v.extent,
+        "{} and {} have one shape",
+        of.k, of.v
+    );
+    let [q, k, v, y] = [of.q, of.k, of.v, of.y].map(|view| call.values(view));
+    let (bias, pattern) = (of.bias.map(|view| call.values(&view)), pattern!(of));
     let mut flops = 0;
     let places = pattern.places(space(&q));
     for head in Head::all([&q, &k], pattern, bias.as_ref(), &places) {
@@ -258,25 +211,25 @@ fn forward(
             }
         }
     }
-    let of_bias = bias.as_ref().map_or(0, Values::bytes);
-    Ok(KernelTally {
-        flops,
-        bytes: q.bytes() + k.bytes() + v.bytes() + y.bytes() + of_bias,
-    })
+    Ok(flops)
 }
 
-fn backward(
-    ([q, k, v, dy], bias): ([&View; 4], Option<&View>),
-    wanted: [Option<&View>; 3],
-    accumulate: [bool; 3],
-    pattern: Pattern,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    assert_eq!(q.extent, dy.extent, "{q} and {dy} have one shape");
-    assert_eq!(k.extent, v.extent, "{k} and {v} have one shape");
-    let [q, k, v, dy] = [q, k, v, dy].map(|view| call.values(view));
-    let bias = bias.map(|view| call.values(view));
-    let wanted = wanted.map(|view| view.map(|view| call.values(view)));
+fn backward(of: AttentionBackward<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    assert_eq!(
+        of.q.extent, of.dy.extent,
+        "{} and {} have one shape",
+        of.q, of.dy
+    );
+    assert_eq!(
+        of.k.extent, of.v.extent,
+        "{} and {} have one shape",
+        of.k, of.v
+    );
+    let [q, k, v, dy] = [of.q, of.k, of.v, of.dy].map(|view| call.values(view));
+    let (bias, pattern) = (of.bias.map(|view| call.values(&view)), pattern!(of));
+    let [to_q, to_k, to_v] = *of.accumulate;
+    let wanted = [(of.dq, to_q), (of.dk, to_k), (of.dv, to_v)]
+        .map(|(view, adds)| view.map(|view| call.result(&view, adds)));
     let products = 2 + wanted.iter().flatten().count();
     let mut flops = 0;
     let places = pattern.places(space(&q));
@@ -285,7 +238,7 @@ fn backward(
             return Err(RunError::Cancelled);
         }
         let sums = head_backward(&head, [&q, &k, &v, &dy]);
-        for ((sums, target), accumulate) in sums.iter().zip(&wanted).zip(accumulate) {
+        for ((sums, target), accumulate) in sums.iter().zip(&wanted).zip(*of.accumulate) {
             let Some(target) = target else { continue };
             for (at, &sum) in sums.iter().enumerate() {
                 let at = head.at(target, at / head.channels, at % head.channels);
@@ -294,16 +247,7 @@ fn backward(
         }
         flops += (2 * products * head.outer * head.inner * head.channels) as u64;
     }
-    let targets = wanted.iter().zip(accumulate);
-    let written = targets.map(|(view, accumulate)| {
-        let bytes = view.as_ref().map_or(0, Values::bytes);
-        touched(bytes, accumulate)
-    });
-    let read = q.bytes() + k.bytes() + v.bytes() + dy.bytes();
-    Ok(KernelTally {
-        flops,
-        bytes: read + bias.as_ref().map_or(0, Values::bytes) + written.sum::<u64>(),
-    })
+    Ok(flops)
 }
 
 /// Gradients of q, k and v of one head, positions by channels.
@@ -325,15 +269,10 @@ fn head_backward(head: &Head<'_>, [q, k, v, dy]: [&Values<'_>; 4]) -> [Vec<f64>;
     [dq, dk, dv]
 }
 
-fn bias_backward(
-    ([q, k, v, dy], bias): ([&View; 4], Option<&View>),
-    dbias: &View,
-    accumulate: bool,
-    pattern: Pattern,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let [q, k, v, dy, dbias] = [q, k, v, dy, dbias].map(|view| call.values(view));
-    let bias = bias.map(|view| call.values(view));
+fn bias_backward(of: AttentionBackwardBias<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let [q, k, v, dy] = [of.q, of.k, of.v, of.dy].map(|view| call.values(view));
+    let dbias = call.result(of.dbias, *of.accumulate);
+    let (bias, pattern) = (of.bias.map(|view| call.values(&view)), pattern!(of));
     let columns = dbias.extent()[4];
     let mut sums = vec![0.0; dbias.extent()[3] * columns];
     let mut flops = 0;
@@ -352,12 +291,7 @@ fn bias_backward(
         flops += (4 * head.outer * head.inner * head.channels) as u64;
     }
     for (at, &sum) in sums.iter().enumerate() {
-        dbias.put([0, 0, 0, at / columns, at % columns], sum, accumulate);
+        dbias.put([0, 0, 0, at / columns, at % columns], sum, *of.accumulate);
     }
-    let read = q.bytes() + k.bytes() + v.bytes() + dy.bytes();
-    let of_bias = bias.as_ref().map_or(0, Values::bytes);
-    Ok(KernelTally {
-        flops,
-        bytes: read + of_bias + touched(dbias.bytes(), accumulate),
-    })
+    Ok(flops)
 }

@@ -3,8 +3,9 @@
 use super::Call;
 use super::loss::{check_class, is_class};
 use crate::values::{Values, cell, each_position, entry};
-use partita_program::{ClassTerms, Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::fields::{ClassLoss, ClassTotals, DiceSums};
+use partita_program::{ClassTerms, Fields, Kernel};
+use partita_run::RunError;
 use partita_space::Rank;
 
 /// Whether a kernel is one of these.
@@ -19,35 +20,12 @@ pub(super) fn execute(
     kernel: &Kernel,
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::ClassTotals {
-            x,
-            target,
-            totals,
-            ignore,
-        } => class_totals([x, target, totals], *ignore, rank, call),
-        Kernel::DiceSums {
-            x,
-            target,
-            sums,
-            batch,
-            ignore,
-        } => dice_sums([x, target, sums], (*batch, *ignore), rank, call),
-        Kernel::ClassLoss {
-            x,
-            target,
-            totals,
-            sums,
-            dx,
-            loss,
-            weight,
-            terms,
-        } => {
-            let sums = [totals.as_ref(), sums.as_ref(), dx.as_ref()];
-            class_loss([x, target, loss], sums, (*weight, terms), rank, call)
-        }
-        other => panic!("{} has no sums over classes", other.name()),
+) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::ClassTotals(of) => class_totals(of, rank, call),
+        Fields::DiceSums(of) => dice_sums(of, rank, call),
+        Fields::ClassLoss(of) => class_loss(of, rank, call),
+        _ => panic!("{} has no sums over classes", kernel.name()),
     }
 }
 
@@ -68,30 +46,23 @@ fn class(
     None
 }
 
-fn class_totals(
-    [x, target, totals]: [&View; 3],
-    ignore: Option<i64>,
-    rank: Rank,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let x_bytes = call.values(x).bytes();
-    let (target, totals) = (call.values(target), call.values(totals));
+fn class_totals(of: ClassTotals<'_>, rank: Rank, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    // Of x only the positions matter.
+    call.values(of.x);
+    let (target, totals) = (call.values(of.target), call.values(of.totals));
     let classes = totals.extent()[4];
     let (mut counts, mut wrong) = (vec![0.0; classes], None);
     let visits = each_position(target.extent(), call.progress, |[n, d, h, w]| {
-        let of = class(target.get([n, d, h, w, 0]), classes, ignore, &mut wrong);
-        if let Some(of) = of {
-            counts[of] += 1.0;
+        let class = class(target.get([n, d, h, w, 0]), classes, *of.ignore, &mut wrong);
+        if let Some(class) = class {
+            counts[class] += 1.0;
         }
     })?;
     check_class(wrong, classes, rank)?;
     for (c, count) in counts.iter().enumerate() {
         totals.set(entry(c), *count);
     }
-    Ok(KernelTally {
-        flops: visits,
-        bytes: x_bytes + target.bytes() + totals.bytes(),
-    })
+    Ok(visits)
 }
 
 /// The softmax at a position, and the logarithm of its denominator.
@@ -106,13 +77,9 @@ fn softmax(x: &Values<'_>, [n, d, h, w]: [usize; 4], to: &mut [f64]) -> f64 {
     log_total
 }
 
-fn dice_sums(
-    [x, target, sums]: [&View; 3],
-    (batch, ignore): (bool, Option<i64>),
-    rank: Rank,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, target, sums) = (call.values(x), call.values(target), call.values(sums));
+fn dice_sums(kernel: DiceSums<'_>, rank: Rank, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let [x, target, sums] = [kernel.x, kernel.target, kernel.sums].map(|view| call.values(view));
+    let (batch, ignore) = (*kernel.batch, *kernel.ignore);
     let [rows, _, _, _, classes] = sums.extent();
     let mut all = vec![[0.0; 3]; rows * classes];
     let (mut shares, mut wrong) = (vec![0.0; classes], None);
@@ -135,10 +102,7 @@ fn dice_sums(
             sums.set([at / classes, 0, 0, i, at % classes], *sum);
         }
     }
-    Ok(KernelTally {
-        flops: 6 * visits * classes as u64,
-        bytes: x.bytes() + target.bytes() + sums.bytes(),
-    })
+    Ok(6 * visits * classes as u64)
 }
 
 /// What Dice adds at each position of a sample, and its derivatives by the softmax, per row of sums.
@@ -155,15 +119,11 @@ fn factors(terms: &ClassTerms, sums: &Values<'_>) -> Vec<(f64, Vec<[f64; 2]>)> {
     (0..rows).map(row).collect()
 }
 
-fn class_loss(
-    [x, target, loss]: [&View; 3],
-    [totals, sums, dx]: [Option<&View>; 3],
-    (weight, terms): (f64, &ClassTerms),
-    rank: Rank,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
-    let [totals, sums, dx] = [totals, sums, dx].map(|view| view.map(|view| call.values(view)));
+fn class_loss(kernel: ClassLoss<'_>, rank: Rank, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let (weight, terms) = (kernel.weight, kernel.terms);
+    let [x, target, loss] = [kernel.x, kernel.target, kernel.loss].map(|view| call.values(view));
+    let [totals, sums, dx] =
+        [kernel.totals, kernel.sums, kernel.dx].map(|view| view.map(|view| call.values(&view)));
     let (classes, scale) = (x.extent()[4], call.inputs.gradient_factor());
     let counts: Option<Vec<f64>> = totals
         .as_ref()
@@ -216,9 +176,5 @@ fn class_loss(
     })?;
     check_class(wrong, classes, rank)?;
     loss.set(entry(0), weight * sum);
-    let bytes = [&totals, &sums, &dx].map(|values| values.as_ref().map_or(0, Values::bytes));
-    Ok(KernelTally {
-        flops: 10 * visits * classes as u64,
-        bytes: x.bytes() + target.bytes() + loss.bytes() + bytes.iter().sum::<u64>(),
-    })
+    Ok(10 * visits * classes as u64)
 }

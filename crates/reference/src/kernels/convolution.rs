@@ -1,55 +1,26 @@
 //! Convolutions, their gradients, biases and packed weights.
 
 use super::pointwise::bias_backward;
-use super::touched;
 use super::{Call, Real};
 use crate::values::each_position;
-use partita_program::{Kernel, Taps, View};
-use partita_run::{Block, BlockMut, KernelTally, RunError};
+use partita_program::fields::{
+    ConvolutionBackwardData, ConvolutionBackwardWeight, ConvolutionForward,
+};
+use partita_program::{Fields, Kernel, Taps};
+use partita_run::{Block, BlockMut, RunError};
 
 pub(super) fn execute<T: Real>(
     kernel: &Kernel,
     scratch: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::ConvolutionForward {
-            x,
-            w,
-            bias,
-            y,
-            taps,
-            groups,
-            accumulate,
-        } => forward::<T>([x, w, y], bias.as_ref(), taps, (*groups, *accumulate), call),
-        Kernel::ConvolutionBackwardData {
-            dy,
-            w,
-            bias,
-            dx,
-            taps,
-            shift,
-            groups,
-            accumulate,
-        } => {
-            let window = Window {
-                taps: *taps,
-                shift: *shift,
-            };
-            let operands = ([dy, w, dx], bias.as_ref());
-            backward_data::<T>(operands, &window, *groups, *accumulate, scratch, call)
-        }
-        Kernel::ConvolutionBackwardWeight {
-            x,
-            dy,
-            dw,
-            taps,
-            groups,
-            accumulate,
-        } => backward_weight::<T>([x, dy, dw], taps, *groups, *accumulate, scratch, call),
-        Kernel::BiasBackward { dy, db, accumulate } => bias_backward(dy, db, *accumulate, call),
-        Kernel::PackWeights { .. } => panic!("the reference kernels take plain weights"),
-        other => panic!("{} is no convolution", other.name()),
+) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::ConvolutionForward(of) => forward::<T>(of, call),
+        Fields::ConvolutionBackwardData(of) => backward_data::<T>(of, scratch, call),
+        Fields::ConvolutionBackwardWeight(of) => backward_weight::<T>(of, scratch, call),
+        Fields::BiasBackward(of) => bias_backward(of.dy, of.db, *of.accumulate, call),
+        Fields::PackWeights(_) => panic!("the reference kernels take plain weights"),
+        _ => panic!("{} is no convolution", kernel.name()),
     }
 }
 
@@ -114,17 +85,12 @@ fn row<'b, T: Real>(block: &'b Block<'_, T>, index: [usize; 5]) -> &'b [T] {
     &block.data()[at..at + block.extent[4]]
 }
 
-fn forward<T: Real>(
-    [x, w, y]: [&View; 3],
-    bias: Option<&View>,
-    taps: &Taps,
-    (groups, accumulate): (usize, bool),
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, w) = (call.memory.read::<T>(x), call.memory.read::<T>(w));
-    let bias = bias.map(|bias| call.memory.read::<T>(bias));
-    let mut y = call.memory.write::<T>(y);
-    let (channels, filters) = group_sizes(w.extent, x.extent[4], groups);
+fn forward<T: Real>(of: ConvolutionForward<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let (taps, accumulate) = (of.taps, *of.accumulate);
+    let (x, w) = (call.read::<T>(of.x), call.read::<T>(of.w));
+    let bias = of.bias.map(|bias| call.read::<T>(&bias));
+    let mut y = call.write::<T>(of.y, accumulate);
+    let (channels, filters) = group_sizes(w.extent, x.extent[4], *of.groups);
     assert_eq!(y.extent[4], w.extent[4], "filters of w and y");
     let tap_list = tap_list(taps);
     let mut sums = vec![0.0; y.extent[4]];
@@ -157,27 +123,23 @@ fn forward<T: Real>(
             *target = T::narrow(old + sum);
         }
     })?;
-    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-    let y_bytes = touched(y.box_bytes(), accumulate);
-    Ok(KernelTally {
-        flops,
-        bytes: x.box_bytes() + w.box_bytes() + bias_bytes + y_bytes,
-    })
+    Ok(flops)
 }
 
 fn backward_data<T: Real>(
-    ([dy, w, dx], bias): ([&View; 3], Option<&View>),
-    window: &Window,
-    groups: usize,
-    accumulate: bool,
+    of: ConvolutionBackwardData<'_>,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (dy, w) = (call.memory.read::<T>(dy), call.memory.read::<T>(w));
-    let bias = bias.map(|bias| call.memory.read::<T>(bias));
-    let mut dx = call.memory.write::<T>(dx);
+) -> Result<u64, RunError> {
+    let window = Window {
+        taps: *of.taps,
+        shift: *of.shift,
+    };
+    let (dy, w) = (call.read::<T>(of.dy), call.read::<T>(of.w));
+    let bias = of.bias.map(|bias| call.read::<T>(&bias));
+    let mut dx = call.write::<T>(of.dx, *of.accumulate);
     let extent = dx.extent;
-    let (channels, filters) = group_sizes(w.extent, extent[4], groups);
+    let (channels, filters) = group_sizes(w.extent, extent[4], *of.groups);
     assert_eq!(dy.extent[4], w.extent[4], "filters of w and dy");
     sums.clear();
     sums.resize(extent.iter().product(), 0.0);
@@ -208,13 +170,8 @@ fn backward_data<T: Real>(
             }
         }
     })?;
-    store(sums, &mut dx, accumulate);
-    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-    let dx_bytes = touched(dx.box_bytes(), accumulate);
-    Ok(KernelTally {
-        flops,
-        bytes: dy.box_bytes() + w.box_bytes() + bias_bytes + dx_bytes,
-    })
+    store(sums, &mut dx, *of.accumulate);
+    Ok(flops)
 }
 
 /// Adds to the sum of each channel the product of a row of dy and the channel's weights.
@@ -244,16 +201,14 @@ fn add_products<'w, T: Real>(dy_row: &[T], weights: impl Fn(usize) -> &'w [T], s
 }
 
 fn backward_weight<T: Real>(
-    [x, dy, dw]: [&View; 3],
-    taps: &Taps,
-    groups: usize,
-    accumulate: bool,
+    of: ConvolutionBackwardWeight<'_>,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, dy) = (call.memory.read::<T>(x), call.memory.read::<T>(dy));
-    let mut dw = call.memory.write::<T>(dw);
-    let (channels, filters) = group_sizes(dw.extent, x.extent[4], groups);
+) -> Result<u64, RunError> {
+    let taps = of.taps;
+    let (x, dy) = (call.read::<T>(of.x), call.read::<T>(of.dy));
+    let mut dw = call.write::<T>(of.dw, *of.accumulate);
+    let (channels, filters) = group_sizes(dw.extent, x.extent[4], *of.groups);
     assert_eq!(dy.extent[4], dw.extent[4], "filters of dw and dy");
     sums.clear();
     sums.resize(dw.extent.iter().product(), 0.0);
@@ -273,11 +228,8 @@ fn backward_weight<T: Real>(
             }
         }
     })?;
-    store(sums, &mut dw, accumulate);
-    Ok(KernelTally {
-        flops,
-        bytes: x.box_bytes() + dy.box_bytes() + touched(dw.box_bytes(), accumulate),
-    })
+    store(sums, &mut dw, *of.accumulate);
+    Ok(flops)
 }
 
 /// Position of an index in a dense box.

@@ -1,57 +1,23 @@
 //! Group norm.
 
-use super::{Call, touched};
+use super::Call;
 use crate::values::{Values, each_element, entry};
-use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::fields::{
+    GroupNormBackwardData, GroupNormBackwardStatistics, GroupNormForward, GroupNormStatistics,
+};
+use partita_program::{Fields, Kernel};
+use partita_run::RunError;
 
 /// Groups, values per group, and epsilon.
 type Constants = (usize, u64, f64);
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::GroupNormStatistics { x, sums } => statistics([x, sums], call),
-        Kernel::GroupNormForward {
-            x,
-            sums,
-            gamma,
-            beta,
-            y,
-            groups,
-            count,
-            epsilon,
-        } => normalize([x, sums, gamma, beta, y], (*groups, *count, *epsilon), call),
-        Kernel::GroupNormBackwardStatistics {
-            x,
-            sums,
-            dy,
-            gradient_sums,
-            dgamma,
-            dbeta,
-            groups,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let (views, constants) = ([x, sums, dy, dgamma, dbeta], (*groups, *count, *epsilon));
-            backward_statistics(views, gradient_sums.as_ref(), constants, *accumulate, call)
-        }
-        Kernel::GroupNormBackwardData {
-            x,
-            sums,
-            gamma,
-            dy,
-            gradient_sums,
-            dx,
-            groups,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let views = [x, sums, gamma, dy, gradient_sums, dx];
-            backward_data(views, (*groups, *count, *epsilon), *accumulate, call)
-        }
-        other => panic!("{} is no group norm kernel", other.name()),
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::GroupNormStatistics(of) => statistics(of, call),
+        Fields::GroupNormForward(of) => normalize(of, call),
+        Fields::GroupNormBackwardStatistics(of) => backward_statistics(of, call),
+        Fields::GroupNormBackwardData(of) => backward_data(of, call),
+        _ => panic!("{} is no group norm kernel", kernel.name()),
     }
 }
 
@@ -98,8 +64,8 @@ impl<'c> Groups<'c> {
     }
 }
 
-fn statistics([x, sums]: [&View; 2], call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
-    let (x, sums) = (call.values(x), call.values(sums));
+fn statistics(of: GroupNormStatistics<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let (x, sums) = (call.values(of.x), call.values(of.sums));
     let [samples, .., channels] = x.extent();
     let mut totals = vec![[0.0; 2]; samples * channels];
     let visits = each_element(x.extent(), call.progress, |i| {
@@ -108,10 +74,7 @@ fn statistics([x, sums]: [&View; 2], call: &mut Call<'_, '_>) -> Result<KernelTa
         total[1] += value * value;
     })?;
     put_totals(&sums, &totals);
-    Ok(KernelTally {
-        flops: 3 * visits,
-        bytes: x.bytes() + sums.bytes(),
-    })
+    Ok(3 * visits)
 }
 
 fn put_totals(sums: &Values<'_>, totals: &[[f64; 2]]) {
@@ -123,35 +86,29 @@ fn put_totals(sums: &Values<'_>, totals: &[[f64; 2]]) {
     }
 }
 
-fn normalize(
-    [x, sums, gamma, beta, y]: [&View; 5],
-    constants: Constants,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
-    let groups = Groups::new(call.values(sums), constants);
-    let (x, y) = (call.values(x), call.values(y));
-    let (gamma, beta) = (call.values(gamma), call.values(beta));
+fn normalize(of: GroupNormForward<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    assert_eq!(
+        of.x.extent, of.y.extent,
+        "{} and {} have one shape",
+        of.x, of.y
+    );
+    let groups = Groups::new(call.values(of.sums), (*of.groups, *of.count, *of.epsilon));
+    let (x, y) = (call.values(of.x), call.values(of.y));
+    let (gamma, beta) = (call.values(of.gamma), call.values(of.beta));
     let visits = each_element(x.extent(), call.progress, |i| {
         let (normalized, c) = (groups.normalized(i, x.get(i)), entry(i[4]));
         y.set(i, normalized * gamma.get(c) + beta.get(c));
     })?;
-    Ok(KernelTally {
-        flops: 2 * visits,
-        bytes: x.bytes() + groups.sums.bytes() + gamma.bytes() + beta.bytes() + y.bytes(),
-    })
+    Ok(2 * visits)
 }
 
 fn backward_statistics(
-    [x, sums, dy, dgamma, dbeta]: [&View; 5],
-    gradient_sums: Option<&View>,
-    constants: Constants,
-    accumulate: bool,
+    of: GroupNormBackwardStatistics<'_>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let groups = Groups::new(call.values(sums), constants);
-    let (x, dy) = (call.values(x), call.values(dy));
-    let (dgamma, dbeta) = (call.values(dgamma), call.values(dbeta));
+) -> Result<u64, RunError> {
+    let groups = Groups::new(call.values(of.sums), (*of.groups, *of.count, *of.epsilon));
+    let (x, dy, accumulate) = (call.values(of.x), call.values(of.dy), *of.accumulate);
+    let [dgamma, dbeta] = [of.dgamma, of.dbeta].map(|view| call.result(view, accumulate));
     let [samples, .., channels] = x.extent();
     let mut totals = vec![[0.0; 2]; samples * channels];
     let visits = each_element(x.extent(), call.progress, |i| {
@@ -164,29 +121,26 @@ fn backward_statistics(
         dgamma.put(entry(c), of_samples(1), accumulate);
         dbeta.put(entry(c), of_samples(0), accumulate);
     }
-    let mut written = touched(dgamma.bytes() + dbeta.bytes(), accumulate);
-    if let Some(sums) = gradient_sums.map(|view| call.values(view)) {
+    if let Some(sums) = of.gradient_sums.map(|view| call.values(&view)) {
         put_totals(&sums, &totals);
-        written += sums.bytes();
     }
-    Ok(KernelTally {
-        flops: 5 * visits,
-        bytes: x.bytes() + groups.sums.bytes() + dy.bytes() + written,
-    })
+    Ok(5 * visits)
 }
 
 /// `dx = (gamma dy - mean(gamma dy) - normalized x * mean(gamma dy * normalized x)) / sigma`, means over the
 /// group.
-fn backward_data(
-    [x, sums, gamma, dy, gradient_sums, dx]: [&View; 6],
-    constants: Constants,
-    accumulate: bool,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    assert_eq!(x.extent, dx.extent, "{x} and {dx} have one shape");
-    let groups = Groups::new(call.values(sums), constants);
-    let (x, gamma, dy) = (call.values(x), call.values(gamma), call.values(dy));
-    let (gradient_sums, dx) = (call.values(gradient_sums), call.values(dx));
+fn backward_data(of: GroupNormBackwardData<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    assert_eq!(
+        of.x.extent, of.dx.extent,
+        "{} and {} have one shape",
+        of.x, of.dx
+    );
+    let groups = Groups::new(call.values(of.sums), (*of.groups, *of.count, *of.epsilon));
+    let [x, gamma, dy] = [of.x, of.gamma, of.dy].map(|view| call.values(view));
+    let (gradient_sums, dx) = (
+        call.values(of.gradient_sums),
+        call.result(of.dx, *of.accumulate),
+    );
     let visits = each_element(x.extent(), call.progress, |i| {
         let (n, c) = (i[0], i[4]);
         let mean_of = |row| {
@@ -197,11 +151,7 @@ fn backward_data(
         let gradient = dy.get(i) * gamma.get(entry(c));
         let normalized = groups.normalized(i, x.get(i));
         let value = inverse * (gradient - mean_of(0) - normalized * mean_of(1));
-        dx.put(i, value, accumulate);
+        dx.put(i, value, *of.accumulate);
     })?;
-    let read = x.bytes() + groups.sums.bytes() + gamma.bytes() + dy.bytes();
-    Ok(KernelTally {
-        flops: 6 * visits,
-        bytes: read + gradient_sums.bytes() + touched(dx.bytes(), accumulate),
-    })
+    Ok(6 * visits)
 }

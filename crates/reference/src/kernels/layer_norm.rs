@@ -1,63 +1,22 @@
 //! Layer norm.
 
-use super::{Call, touched};
+use super::Call;
 use crate::values::{Values, each_element, entry};
-use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::fields::{
+    LayerNormBackwardData, LayerNormBackwardParameters, LayerNormBackwardStatistics,
+    LayerNormForward, LayerNormStatistics,
+};
+use partita_program::{Fields, Kernel};
+use partita_run::RunError;
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::LayerNormStatistics { x, sums, rms } => statistics([x, sums], *rms, call),
-        Kernel::LayerNormForward {
-            x,
-            sums,
-            gamma,
-            beta,
-            y,
-            count,
-            epsilon,
-        } => normalize([x, sums, gamma, beta, y], (*count, *epsilon), call),
-        Kernel::LayerNormBackwardStatistics {
-            x,
-            sums,
-            gamma,
-            dy,
-            gradient_sums,
-            count,
-            epsilon,
-            rms,
-        } => {
-            let views = [x, sums, gamma, dy, gradient_sums];
-            backward_statistics(views, (*count, *epsilon), *rms, call)
-        }
-        Kernel::LayerNormBackwardData {
-            x,
-            sums,
-            gamma,
-            dy,
-            gradient_sums,
-            dx,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let views = [x, sums, gamma, dy, gradient_sums, dx];
-            backward_data(views, (*count, *epsilon), *accumulate, call)
-        }
-        Kernel::LayerNormBackwardParameters {
-            x,
-            sums,
-            dy,
-            dgamma,
-            dbeta,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let views = [x, sums, dy, dgamma, dbeta];
-            backward_parameters(views, (*count, *epsilon), *accumulate, call)
-        }
-        other => panic!("{} is no layer norm kernel", other.name()),
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::LayerNormStatistics(of) => statistics(of, call),
+        Fields::LayerNormForward(of) => normalize(of, call),
+        Fields::LayerNormBackwardStatistics(of) => backward_statistics(of, call),
+        Fields::LayerNormBackwardData(of) => backward_data(of, call),
+        Fields::LayerNormBackwardParameters(of) => backward_parameters(of, call),
+        _ => panic!("{} is no layer norm kernel", kernel.name()),
     }
 }
 
@@ -102,79 +61,60 @@ fn add_to_row(sums: &Values<'_>, mut at: [usize; 5], values: [f64; 2]) {
     }
 }
 
-fn statistics(
-    [x, sums]: [&View; 2],
-    rms: bool,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, sums) = (call.values(x), call.values(sums));
+fn statistics(of: LayerNormStatistics<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let (x, sums) = (call.values(of.x), call.values(of.sums));
     let visits = each_element(x.extent(), call.progress, |i| {
         let value = x.get(i);
-        let first = if rms { 0.0 } else { value };
+        let first = if *of.rms { 0.0 } else { value };
         add_to_row(&sums, i, [first, value * value]);
     })?;
-    Ok(KernelTally {
-        flops: 3 * visits,
-        bytes: x.bytes() + sums.bytes(),
-    })
+    Ok(3 * visits)
 }
 
-fn normalize(
-    [x, sums, gamma, beta, y]: [&View; 5],
-    constants: (u64, f64),
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
-    let rows = Rows::new(call.values(sums), constants);
-    let (x, gamma, beta, y) = (
-        call.values(x),
-        call.values(gamma),
-        call.values(beta),
-        call.values(y),
+fn normalize(of: LayerNormForward<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    assert_eq!(
+        of.x.extent, of.y.extent,
+        "{} and {} have one shape",
+        of.x, of.y
     );
+    let rows = Rows::new(call.values(of.sums), (*of.count, *of.epsilon));
+    let [x, gamma, beta, y] = [of.x, of.gamma, of.beta, of.y].map(|view| call.values(view));
     let visits = each_element(x.extent(), call.progress, |i| {
         let normalized = rows.normalized(i, x.get(i));
         let c = entry(i[4]);
         y.set(i, normalized * gamma.get(c) + beta.get(c));
     })?;
-    Ok(KernelTally {
-        flops: 4 * visits,
-        bytes: x.bytes() + rows.sums.bytes() + gamma.bytes() + beta.bytes() + y.bytes(),
-    })
+    Ok(4 * visits)
 }
 
 fn backward_statistics(
-    [x, sums, gamma, dy, gradient_sums]: [&View; 5],
-    constants: (u64, f64),
-    rms: bool,
+    of: LayerNormBackwardStatistics<'_>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let rows = Rows::new(call.values(sums), constants);
-    let (x, gamma, dy) = (call.values(x), call.values(gamma), call.values(dy));
-    let gradient_sums = call.values(gradient_sums);
+) -> Result<u64, RunError> {
+    let rows = Rows::new(call.values(of.sums), (*of.count, *of.epsilon));
+    let [x, gamma, dy] = [of.x, of.gamma, of.dy].map(|view| call.values(view));
+    let gradient_sums = call.values(of.gradient_sums);
     let visits = each_element(x.extent(), call.progress, |i| {
         let gradient = dy.get(i) * gamma.get(entry(i[4]));
         let scaled = gradient * rows.normalized(i, x.get(i));
-        let first = if rms { 0.0 } else { gradient };
+        let first = if *of.rms { 0.0 } else { gradient };
         add_to_row(&gradient_sums, i, [first, scaled]);
     })?;
-    let read = x.bytes() + rows.sums.bytes() + gamma.bytes() + dy.bytes();
-    Ok(KernelTally {
-        flops: 6 * visits,
-        bytes: read + gradient_sums.bytes(),
-    })
+    Ok(6 * visits)
 }
 
-fn backward_data(
-    [x, sums, gamma, dy, gradient_sums, dx]: [&View; 6],
-    constants: (u64, f64),
-    accumulate: bool,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    assert_eq!(x.extent, dx.extent, "{x} and {dx} have one shape");
-    let rows = Rows::new(call.values(sums), constants);
-    let (x, gamma, dy) = (call.values(x), call.values(gamma), call.values(dy));
-    let (gradient_sums, dx) = (call.values(gradient_sums), call.values(dx));
+fn backward_data(of: LayerNormBackwardData<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    assert_eq!(
+        of.x.extent, of.dx.extent,
+        "{} and {} have one shape",
+        of.x, of.dx
+    );
+    let rows = Rows::new(call.values(of.sums), (*of.count, *of.epsilon));
+    let [x, gamma, dy] = [of.x, of.gamma, of.dy].map(|view| call.values(view));
+    let (gradient_sums, dx) = (
+        call.values(of.gradient_sums),
+        call.result(of.dx, *of.accumulate),
+    );
     let visits = each_element(x.extent(), call.progress, |i| {
         let [n, d, h, w, c] = i;
         let mean = |row| gradient_sums.get([n, d, h, w, row]) / rows.count;
@@ -182,24 +122,18 @@ fn backward_data(
         let normalized = rows.normalized(i, x.get(i));
         let gradient = dy.get(i) * gamma.get(entry(c));
         let value = inverse * (gradient - mean(0) - normalized * mean(1));
-        dx.put(i, value, accumulate);
+        dx.put(i, value, *of.accumulate);
     })?;
-    let read = x.bytes() + rows.sums.bytes() + gamma.bytes() + dy.bytes() + gradient_sums.bytes();
-    Ok(KernelTally {
-        flops: 7 * visits,
-        bytes: read + touched(dx.bytes(), accumulate),
-    })
+    Ok(7 * visits)
 }
 
 fn backward_parameters(
-    [x, sums, dy, dgamma, dbeta]: [&View; 5],
-    constants: (u64, f64),
-    accumulate: bool,
+    of: LayerNormBackwardParameters<'_>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let rows = Rows::new(call.values(sums), constants);
-    let (x, dy) = (call.values(x), call.values(dy));
-    let (dgamma, dbeta) = (call.values(dgamma), call.values(dbeta));
+) -> Result<u64, RunError> {
+    let rows = Rows::new(call.values(of.sums), (*of.count, *of.epsilon));
+    let (x, dy, accumulate) = (call.values(of.x), call.values(of.dy), *of.accumulate);
+    let [dgamma, dbeta] = [of.dgamma, of.dbeta].map(|view| call.result(view, accumulate));
     let mut totals = vec![[0.0; 2]; x.extent()[4]];
     let visits = each_element(x.extent(), call.progress, |i| {
         let gradient = dy.get(i);
@@ -210,9 +144,5 @@ fn backward_parameters(
         dgamma.put(entry(c), total[0], accumulate);
         dbeta.put(entry(c), total[1], accumulate);
     }
-    let written = touched(dgamma.bytes() + dbeta.bytes(), accumulate);
-    Ok(KernelTally {
-        flops: 5 * visits,
-        bytes: x.bytes() + rows.sums.bytes() + dy.bytes() + written,
-    })
+    Ok(5 * visits)
 }

@@ -1,32 +1,21 @@
 //! Linear layers.
 
 use super::convolution::store;
-use super::{Call, Real, touched};
-use partita_program::{Kernel, View};
-use partita_run::{Block, KernelTally, RunError};
+use super::{Call, Real};
+use partita_program::fields::{LinearBackwardData, LinearBackwardWeight, LinearForward};
+use partita_program::{Fields, Kernel};
+use partita_run::{Block, RunError};
 
 pub(super) fn execute<T: Real>(
     kernel: &Kernel,
     scratch: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::LinearForward { x, w, bias, y } => {
-            forward::<T>([x, w, y], bias.as_ref(), scratch, call)
-        }
-        Kernel::LinearBackwardData {
-            dy,
-            w,
-            dx,
-            accumulate,
-        } => backward_data::<T>([dy, w, dx], *accumulate, scratch, call),
-        Kernel::LinearBackwardWeight {
-            x,
-            dy,
-            dw,
-            accumulate,
-        } => backward_weight::<T>([x, dy, dw], *accumulate, scratch, call),
-        other => panic!("{} is no linear layer", other.name()),
+) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::LinearForward(of) => forward::<T>(of, scratch, call),
+        Fields::LinearBackwardData(of) => backward_data::<T>(of, scratch, call),
+        Fields::LinearBackwardWeight(of) => backward_weight::<T>(of, scratch, call),
+        _ => panic!("{} is no linear layer", kernel.name()),
     }
 }
 
@@ -63,14 +52,13 @@ fn go_on(call: &mut Call<'_, '_>) -> Result<(), RunError> {
 }
 
 fn forward<T: Real>(
-    [x, w, y]: [&View; 3],
-    bias: Option<&View>,
+    of: LinearForward<'_>,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, w) = (call.memory.read::<T>(x), call.memory.read::<T>(w));
-    let bias = bias.map(|bias| call.memory.read::<T>(bias));
-    let mut y = call.memory.write::<T>(y);
+) -> Result<u64, RunError> {
+    let (x, w) = (call.read::<T>(of.x), call.read::<T>(of.w));
+    let bias = of.bias.map(|bias| call.read::<T>(&bias));
+    let mut y = call.write::<T>(of.y, false);
     let outputs = w.extent[4];
     assert_eq!(
         features(x.extent),
@@ -100,21 +88,16 @@ fn forward<T: Real>(
         }
     }
     store(sums, &mut y, false);
-    let bias_bytes = bias.as_ref().map_or(0, Block::box_bytes);
-    Ok(KernelTally {
-        flops,
-        bytes: x.box_bytes() + w.box_bytes() + bias_bytes + y.box_bytes(),
-    })
+    Ok(flops)
 }
 
 fn backward_data<T: Real>(
-    [dy, w, dx]: [&View; 3],
-    accumulate: bool,
+    of: LinearBackwardData<'_>,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (dy, w) = (call.memory.read::<T>(dy), call.memory.read::<T>(w));
-    let mut dx = call.memory.write::<T>(dx);
+) -> Result<u64, RunError> {
+    let (dy, w) = (call.read::<T>(of.dy), call.read::<T>(of.w));
+    let mut dx = call.write::<T>(of.dx, *of.accumulate);
     let inputs = w.extent[3];
     assert_eq!(features(dx.extent), inputs, "features of dx and rows of w");
     assert_eq!(
@@ -133,21 +116,17 @@ fn backward_data<T: Real>(
             flops += 2 * dy_row.len() as u64;
         }
     }
-    store(sums, &mut dx, accumulate);
-    Ok(KernelTally {
-        flops,
-        bytes: dy.box_bytes() + w.box_bytes() + touched(dx.box_bytes(), accumulate),
-    })
+    store(sums, &mut dx, *of.accumulate);
+    Ok(flops)
 }
 
 fn backward_weight<T: Real>(
-    [x, dy, dw]: [&View; 3],
-    accumulate: bool,
+    of: LinearBackwardWeight<'_>,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, dy) = (call.memory.read::<T>(x), call.memory.read::<T>(dy));
-    let mut dw = call.memory.write::<T>(dw);
+) -> Result<u64, RunError> {
+    let (x, dy) = (call.read::<T>(of.x), call.read::<T>(of.dy));
+    let mut dw = call.write::<T>(of.dw, *of.accumulate);
     let outputs = dw.extent[4];
     assert_eq!(
         features(x.extent),
@@ -172,9 +151,6 @@ fn backward_weight<T: Real>(
             flops += 2 * outputs as u64;
         }
     }
-    store(sums, &mut dw, accumulate);
-    Ok(KernelTally {
-        flops,
-        bytes: x.box_bytes() + dy.box_bytes() + touched(dw.box_bytes(), accumulate),
-    })
+    store(sums, &mut dw, *of.accumulate);
+    Ok(flops)
 }

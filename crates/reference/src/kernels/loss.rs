@@ -1,82 +1,35 @@
 //! Losses, and the errors and class counts beside them.
 
 use super::Call;
-use crate::values::{Values, cell, each_element, each_position, entry};
-use partita_program::{ElementFunction, Kernel, View};
-use partita_run::{KernelTally, RunError};
+use crate::values::{cell, each_element, each_position, entry};
+use partita_program::fields::{
+    ClassCounts, ElementLoss, MeanSquaredError, OutputErrors, SoftmaxCrossEntropy,
+};
+use partita_program::{ElementFunction, Fields, Kernel};
+use partita_run::RunError;
 use partita_space::Rank;
 
 pub(super) fn execute(
     kernel: &Kernel,
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::MeanSquaredError {
-            x,
-            target,
-            dx,
-            loss,
-            count,
-            weight,
-        } => mean_squared_error([x, target, loss], dx.as_ref(), (*count, *weight), call),
-        Kernel::SoftmaxCrossEntropy {
-            x,
-            target,
-            dx,
-            loss,
-            count,
-            weight,
-            smoothing,
-        } => softmax_cross_entropy(
-            [x, target, loss],
-            dx.as_ref(),
-            (*count, *weight, *smoothing),
-            rank,
-            call,
-        ),
-        Kernel::ElementLoss {
-            function,
-            x,
-            target,
-            dx,
-            loss,
-            count,
-            weight,
-            weights,
-        } => {
-            let factor = weight / *count as f64;
-            let views = [x, target, loss];
-            element_loss(*function, views, dx.as_ref(), (factor, weights), call)
-        }
-        Kernel::OutputErrors {
-            x,
-            target,
-            errors,
-            logistic,
-        } => output_errors([x, target, errors], *logistic, call),
-        Kernel::ClassCounts {
-            x,
-            target,
-            counts,
-            ignore,
-        } => class_counts([x, target, counts], *ignore, rank, call),
-        other => panic!("{} is no loss", other.name()),
+) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::MeanSquaredError(of) => mean_squared_error(of, call),
+        Fields::SoftmaxCrossEntropy(of) => softmax_cross_entropy(of, rank, call),
+        Fields::ElementLoss(of) => element_loss(of, call),
+        Fields::OutputErrors(of) => output_errors(of, call),
+        Fields::ClassCounts(of) => class_counts(of, rank, call),
+        _ => panic!("{} is no loss", kernel.name()),
     }
 }
 
-fn mean_squared_error(
-    [x, target, loss]: [&View; 3],
-    dx: Option<&View>,
-    (count, weight): (u64, f64),
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+fn mean_squared_error(of: MeanSquaredError<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let (x, target, count, weight) = (of.x, of.target, *of.count, *of.weight);
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
-    let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
-    let (dx, factor) = (
-        dx.map(|dx| call.values(dx)),
-        call.inputs.gradient_factor() * weight,
-    );
+    let [x, target, loss] = [x, target, of.loss].map(|view| call.values(view));
+    let dx = of.dx.map(|dx| call.values(&dx));
+    let factor = call.inputs.gradient_factor() * weight;
     let mut sum = 0.0;
     let visits = each_element(x.extent(), call.progress, |i| {
         let error = x.get(i) - target.get(i);
@@ -86,27 +39,22 @@ fn mean_squared_error(
         }
     })?;
     loss.set(entry(0), weight * sum / count as f64);
-    let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
-    Ok(KernelTally {
-        flops: 4 * visits,
-        bytes: x.bytes() + target.bytes() + dx_bytes + loss.bytes(),
-    })
+    Ok(4 * visits)
 }
 
 fn softmax_cross_entropy(
-    [x, target, loss]: [&View; 3],
-    dx: Option<&View>,
-    (count, weight, smoothing): (u64, f64, f64),
+    of: SoftmaxCrossEntropy<'_>,
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
+) -> Result<u64, RunError> {
+    let (count, weight, smoothing) = (*of.count, *of.weight, *of.smoothing);
+    let [x, target, loss] = [of.x, of.target, of.loss].map(|view| call.values(view));
     assert_eq!(
         x.extent()[..4],
         target.extent()[..4],
         "positions of x and its target"
     );
-    let dx = dx.map(|dx| call.values(dx));
+    let dx = of.dx.map(|dx| call.values(&dx));
     let (classes, factor) = (x.extent()[4], call.inputs.gradient_factor() * weight);
     let (mut sum, mut visits, mut wrong) = (0.0, 0, None);
     each_position(x.extent(), call.progress, |[n, d, h, w]| {
@@ -138,11 +86,7 @@ fn softmax_cross_entropy(
     })?;
     check_class(wrong, classes, rank)?;
     loss.set(entry(0), weight * sum / count as f64);
-    let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
-    Ok(KernelTally {
-        flops: 5 * visits,
-        bytes: x.bytes() + target.bytes() + dx_bytes + loss.bytes(),
-    })
+    Ok(5 * visits)
 }
 
 /// Value and derivative by x.
@@ -172,44 +116,35 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-fn element_loss(
-    function: ElementFunction,
-    [x, target, loss]: [&View; 3],
-    dx: Option<&View>,
-    (factor, weights): (f64, &[f64]),
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+fn element_loss(of: ElementLoss<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let (x, target, factor) = (of.x, of.target, of.weight / *of.count as f64);
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
-    let (x, target, loss) = (call.values(x), call.values(target), call.values(loss));
-    let (dx, scale) = (dx.map(|dx| call.values(dx)), call.inputs.gradient_factor());
+    let [x, target, loss] = [x, target, of.loss].map(|view| call.values(view));
+    let (dx, scale) = (
+        of.dx.map(|dx| call.values(&dx)),
+        call.inputs.gradient_factor(),
+    );
     let mut sum = 0.0;
     let visits = each_element(x.extent(), call.progress, |i| {
-        let [value, derivative] = element(function, x.get(i), target.get(i));
-        let weight = weights.get(i[4]).copied().unwrap_or(1.0);
+        let [value, derivative] = element(*of.function, x.get(i), target.get(i));
+        let weight = of.weights.get(i[4]).copied().unwrap_or(1.0);
         sum += weight * value;
         if let Some(dx) = &dx {
             dx.set(i, scale * factor * weight * derivative);
         }
     })?;
     loss.set(entry(0), factor * sum);
-    let dx_bytes = dx.as_ref().map_or(0, Values::bytes);
-    Ok(KernelTally {
-        flops: 6 * visits,
-        bytes: x.bytes() + target.bytes() + dx_bytes + loss.bytes(),
-    })
+    Ok(6 * visits)
 }
 
-fn output_errors(
-    [x, target, errors]: [&View; 3],
-    logistic: bool,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+fn output_errors(of: OutputErrors<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let (x, target) = (of.x, of.target);
     assert_eq!(x.extent, target.extent, "{x} and its target have one shape");
-    let (x, target, errors) = (call.values(x), call.values(target), call.values(errors));
+    let [x, target, errors] = [x, target, of.errors].map(|view| call.values(view));
     let mut totals = vec![[0.0; 2]; x.extent()[4]];
     let visits = each_element(x.extent(), call.progress, |i| {
         let given = x.get(i);
-        let given = if logistic { sigmoid(given) } else { given };
+        let given = if *of.logistic { sigmoid(given) } else { given };
         let error = given - target.get(i);
         totals[i[4]][0] += error.abs();
         totals[i[4]][1] += error * error;
@@ -218,10 +153,7 @@ fn output_errors(
         errors.set(cell(0, c), total[0]);
         errors.set(cell(1, c), total[1]);
     }
-    Ok(KernelTally {
-        flops: 4 * visits,
-        bytes: x.bytes() + target.bytes() + errors.bytes(),
-    })
+    Ok(4 * visits)
 }
 
 pub(super) fn is_class(class: f64, classes: usize) -> bool {
@@ -240,13 +172,8 @@ pub(super) fn check_class(wrong: Option<f64>, classes: usize, rank: Rank) -> Res
     Err(RunError::Source { rank, reason })
 }
 
-fn class_counts(
-    [x, target, counts]: [&View; 3],
-    ignore: Option<i64>,
-    rank: Rank,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, target, counts) = (call.values(x), call.values(target), call.values(counts));
+fn class_counts(of: ClassCounts<'_>, rank: Rank, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let [x, target, counts] = [of.x, of.target, of.counts].map(|view| call.values(view));
     assert_eq!(
         x.extent()[..4],
         target.extent()[..4],
@@ -259,7 +186,7 @@ fn class_counts(
         let at = |c: usize| [n, d, h, w, c];
         let class = target.get(at(0));
         visits += classes as u64;
-        if ignore.is_some_and(|index| class == index as f64) {
+        if of.ignore.is_some_and(|index| class == index as f64) {
             return;
         }
         if !is_class(class, classes) {
@@ -284,8 +211,5 @@ fn class_counts(
             counts.set(cell(row, c), *count);
         }
     }
-    Ok(KernelTally {
-        flops: visits,
-        bytes: x.bytes() + target.bytes() + counts.bytes(),
-    })
+    Ok(visits)
 }

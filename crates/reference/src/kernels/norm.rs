@@ -1,77 +1,38 @@
 //! Batch norm.
 
-use super::{Call, touched};
+use super::Call;
 use crate::values::{Values, cell, each_element, entry};
-use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::fields::{
+    BatchNormBackwardData, BatchNormBackwardParameters, BatchNormBackwardStatistics,
+    BatchNormInferenceBackward, BatchNormRunning, BatchNormStatistics,
+};
+use partita_program::{Fields, Kernel, View};
+use partita_run::RunError;
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::BatchNormStatistics {
-            x,
-            sums,
-            accumulate,
-        } => statistics(x, sums, *accumulate, call),
-        Kernel::BatchNormForward {
-            x,
-            sums,
-            gamma,
-            beta,
-            y,
-            count,
-            epsilon,
-        } => {
-            let sums = call.values(sums);
-            let moments = (0..x.extent[4]).map(|c| Moments::of_sums(&sums, c, *count));
-            let scales: Vec<_> = moments.map(|moments| moments.scale(*epsilon)).collect();
-            normalize([x, gamma, beta, y], &scales, sums.bytes(), call)
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::BatchNormStatistics(of) => statistics(of, call),
+        Fields::BatchNormForward(of) => {
+            let sums = call.values(of.sums);
+            let moments = (0..of.x.extent[4]).map(|c| Moments::of_sums(&sums, c, *of.count));
+            let scales: Vec<_> = moments.map(|moments| moments.scale(*of.epsilon)).collect();
+            normalize([of.x, of.gamma, of.beta, of.y], &scales, call)
         }
-        Kernel::BatchNormRunning {
-            sums,
-            mean,
-            variance,
-            count,
-            momentum,
-        } => running([sums, mean, variance], *count, *momentum, call),
-        Kernel::BatchNormInference {
-            x,
-            mean,
-            variance,
-            gamma,
-            beta,
-            y,
-            epsilon,
-        } => {
-            let (mean, variance) = (call.values(mean), call.values(variance));
-            let moments = (0..x.extent[4]).map(|c| Moments {
+        Fields::BatchNormRunning(of) => running(of, call),
+        Fields::BatchNormInference(of) => {
+            let (mean, variance) = (call.values(of.mean), call.values(of.variance));
+            let moments = (0..of.x.extent[4]).map(|c| Moments {
                 mean: mean.get(entry(c)),
                 variance: variance.get(entry(c)),
             });
-            let scales: Vec<_> = moments.map(|moments| moments.scale(*epsilon)).collect();
-            let bytes = mean.bytes() + variance.bytes();
-            normalize([x, gamma, beta, y], &scales, bytes, call)
+            let scales: Vec<_> = moments.map(|moments| moments.scale(*of.epsilon)).collect();
+            normalize([of.x, of.gamma, of.beta, of.y], &scales, call)
         }
-        Kernel::BatchNormInferenceBackward { .. } => inference_backward(kernel, call),
-        Kernel::BatchNormBackwardStatistics {
-            x,
-            sums,
-            dy,
-            gradient_sums,
-            count,
-            epsilon,
-            accumulate,
-        } => {
-            let views = [x, sums, dy, gradient_sums];
-            backward_statistics(views, *count, *epsilon, *accumulate, call)
-        }
-        Kernel::BatchNormBackwardData { .. } => backward_data(kernel, call),
-        Kernel::BatchNormBackwardParameters {
-            gradient_sums,
-            dgamma,
-            dbeta,
-            accumulate,
-        } => backward_parameters([gradient_sums, dgamma, dbeta], *accumulate, call),
-        other => panic!("{} is no batch norm kernel", other.name()),
+        Fields::BatchNormInferenceBackward(of) => inference_backward(of, call),
+        Fields::BatchNormBackwardStatistics(of) => backward_statistics(of, call),
+        Fields::BatchNormBackwardData(of) => backward_data(of, call),
+        Fields::BatchNormBackwardParameters(of) => backward_parameters(of, call),
+        _ => panic!("{} is no batch norm kernel", kernel.name()),
     }
 }
 
@@ -102,24 +63,16 @@ impl Moments {
     }
 }
 
-fn statistics(
-    x: &View,
-    sums: &View,
-    accumulate: bool,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, sums) = (call.values(x), call.values(sums));
+fn statistics(of: BatchNormStatistics<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let (x, sums) = (call.values(of.x), call.result(of.sums, *of.accumulate));
     let mut totals = vec![[0.0; 2]; x.extent()[4]];
     let visits = each_element(x.extent(), call.progress, |i| {
         let value = x.get(i);
         totals[i[4]][0] += value;
         totals[i[4]][1] += value * value;
     })?;
-    put_totals(&sums, &totals, accumulate);
-    Ok(KernelTally {
-        flops: 3 * visits,
-        bytes: x.bytes() + touched(sums.bytes(), accumulate),
-    })
+    put_totals(&sums, &totals, *of.accumulate);
+    Ok(3 * visits)
 }
 
 fn put_totals(sums: &Values<'_>, totals: &[[f64; 2]], accumulate: bool) {
@@ -132,9 +85,8 @@ fn put_totals(sums: &Values<'_>, totals: &[[f64; 2]], accumulate: bool) {
 fn normalize(
     [x, gamma, beta, y]: [&View; 4],
     scales: &[Scale],
-    bytes_of_moments: u64,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (x, y) = (call.values(x), call.values(y));
     let (gamma, beta) = (call.values(gamma), call.values(beta));
     let visits = each_element(x.extent(), call.progress, |i| {
@@ -145,19 +97,12 @@ fn normalize(
             normalized * gamma.get(entry(i[4])) + beta.get(entry(i[4])),
         );
     })?;
-    Ok(KernelTally {
-        flops: 2 * visits,
-        bytes: x.bytes() + bytes_of_moments + gamma.bytes() + beta.bytes() + y.bytes(),
-    })
+    Ok(2 * visits)
 }
 
-fn running(
-    [sums, mean, variance]: [&View; 3],
-    count: u64,
-    momentum: f64,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (sums, mean, variance) = (call.values(sums), call.values(mean), call.values(variance));
+fn running(of: BatchNormRunning<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let [mean, variance] = [of.mean, of.variance].map(|view| call.result(view, true));
+    let (sums, count, momentum) = (call.values(of.sums), *of.count, *of.momentum);
     // One element has no unbiased variance; its biased one, 0, stands in.
     let unbiased = count as f64 / (count.max(2) - 1) as f64;
     let visits = each_element(mean.extent(), call.progress, |i| {
@@ -166,24 +111,18 @@ fn running(
         mean.set(i, moved(mean.get(i), moments.mean));
         variance.set(i, moved(variance.get(i), moments.variance * unbiased));
     })?;
-    Ok(KernelTally {
-        flops: 8 * visits,
-        bytes: sums.bytes() + 2 * mean.bytes() + 2 * variance.bytes(),
-    })
+    Ok(8 * visits)
 }
 
 fn backward_statistics(
-    [x, sums, dy, gradient_sums]: [&View; 4],
-    count: u64,
-    epsilon: f64,
-    accumulate: bool,
+    of: BatchNormBackwardStatistics<'_>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, sums, dy) = (call.values(x), call.values(sums), call.values(dy));
-    let gradient_sums = call.values(gradient_sums);
+) -> Result<u64, RunError> {
+    let (x, sums, dy) = (call.values(of.x), call.values(of.sums), call.values(of.dy));
+    let gradient_sums = call.result(of.gradient_sums, *of.accumulate);
     let channels = x.extent()[4];
     let scales: Vec<_> = (0..channels)
-        .map(|c| Moments::of_sums(&sums, c, count).scale(epsilon))
+        .map(|c| Moments::of_sums(&sums, c, *of.count).scale(*of.epsilon))
         .collect();
     let mut totals = vec![[0.0; 2]; channels];
     let visits = each_element(x.extent(), call.progress, |i| {
@@ -191,94 +130,53 @@ fn backward_statistics(
         totals[i[4]][0] += gradient;
         totals[i[4]][1] += gradient * (x.get(i) - scale.mean) * scale.inverse;
     })?;
-    put_totals(&gradient_sums, &totals, accumulate);
-    let written = touched(gradient_sums.bytes(), accumulate);
-    Ok(KernelTally {
-        flops: 5 * visits,
-        bytes: x.bytes() + sums.bytes() + dy.bytes() + written,
-    })
+    put_totals(&gradient_sums, &totals, *of.accumulate);
+    Ok(5 * visits)
 }
 
 /// `dx = gamma / sigma * dy`.
-fn inference_backward(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
-    let Kernel::BatchNormInferenceBackward {
-        dy,
-        variance,
-        gamma,
-        dx,
-        epsilon,
-        accumulate,
-    } = kernel
-    else {
-        panic!("{} is no batch norm kernel", kernel.name());
-    };
-    let [dy, variance, gamma, dx] = [dy, variance, gamma, dx].map(|view| call.values(view));
+fn inference_backward(
+    of: BatchNormInferenceBackward<'_>,
+    call: &mut Call<'_, '_>,
+) -> Result<u64, RunError> {
+    let [dy, variance, gamma] = [of.dy, of.variance, of.gamma].map(|view| call.values(view));
+    let dx = call.result(of.dx, *of.accumulate);
     let flops = each_element(dy.extent(), call.progress, |i| {
         let c = entry(i[4]);
-        let deviation = (variance.get(c) + epsilon).sqrt();
-        dx.put(i, gamma.get(c) / deviation * dy.get(i), *accumulate);
+        let deviation = (variance.get(c) + of.epsilon).sqrt();
+        dx.put(i, gamma.get(c) / deviation * dy.get(i), *of.accumulate);
     })?;
-    let reads = dy.bytes() + variance.bytes() + gamma.bytes();
-    Ok(KernelTally {
-        flops,
-        bytes: reads + touched(dx.bytes(), *accumulate),
-    })
+    Ok(flops)
 }
 
 /// `dx = gamma / sigma * (dy - mean(dy) - normalized x * mean(dy * normalized x))`.
-fn backward_data(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
-    let Kernel::BatchNormBackwardData {
-        x,
-        sums,
-        gamma,
-        dy,
-        gradient_sums,
-        dx,
-        count,
-        epsilon,
-        accumulate,
-    } = kernel
-    else {
-        panic!("{} is not the data gradient of a batch norm", kernel.name());
-    };
-    let (x, sums, gamma) = (call.values(x), call.values(sums), call.values(gamma));
-    let (dy, gradient_sums, dx) = (call.values(dy), call.values(gradient_sums), call.values(dx));
+fn backward_data(of: BatchNormBackwardData<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let [x, sums, gamma] = [of.x, of.sums, of.gamma].map(|view| call.values(view));
+    let (dy, gradient_sums) = (call.values(of.dy), call.values(of.gradient_sums));
+    let dx = call.result(of.dx, *of.accumulate);
     let scales: Vec<_> = (0..x.extent()[4])
-        .map(|c| Moments::of_sums(&sums, c, *count).scale(*epsilon))
+        .map(|c| Moments::of_sums(&sums, c, *of.count).scale(*of.epsilon))
         .collect();
     let visits = each_element(x.extent(), call.progress, |i| {
         let (c, scale) = (i[4], &scales[i[4]]);
         let normalized = (x.get(i) - scale.mean) * scale.inverse;
-        let mean = |row: usize| gradient_sums.get(cell(row, c)) / *count as f64;
+        let mean = |row: usize| gradient_sums.get(cell(row, c)) / *of.count as f64;
         let centered = dy.get(i) - mean(0) - normalized * mean(1);
-        dx.put(
-            i,
-            gamma.get(entry(c)) * scale.inverse * centered,
-            *accumulate,
-        );
+        let value = gamma.get(entry(c)) * scale.inverse * centered;
+        dx.put(i, value, *of.accumulate);
     })?;
-    let reads = [&x, &sums, &gamma, &dy, &gradient_sums];
-    let bytes: u64 = reads.into_iter().map(Values::bytes).sum();
-    Ok(KernelTally {
-        flops: 6 * visits,
-        bytes: bytes + touched(dx.bytes(), *accumulate),
-    })
+    Ok(6 * visits)
 }
 
 fn backward_parameters(
-    [gradient_sums, dgamma, dbeta]: [&View; 3],
-    accumulate: bool,
+    of: BatchNormBackwardParameters<'_>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let gradient_sums = call.values(gradient_sums);
-    let (dgamma, dbeta) = (call.values(dgamma), call.values(dbeta));
+) -> Result<u64, RunError> {
+    let (gradient_sums, accumulate) = (call.values(of.gradient_sums), *of.accumulate);
+    let [dgamma, dbeta] = [of.dgamma, of.dbeta].map(|view| call.result(view, accumulate));
     let visits = each_element(dgamma.extent(), call.progress, |i| {
         dbeta.put(i, gradient_sums.get(cell(0, i[4])), accumulate);
         dgamma.put(i, gradient_sums.get(cell(1, i[4])), accumulate);
     })?;
-    let written = touched(dgamma.bytes() + dbeta.bytes(), accumulate);
-    Ok(KernelTally {
-        flops: 2 * visits,
-        bytes: gradient_sums.bytes() + written,
-    })
+    Ok(2 * visits)
 }

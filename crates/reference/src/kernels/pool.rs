@@ -1,54 +1,21 @@
 //! Poolings.
 
+use super::Call;
 use super::convolution::{Window, dense, tap_list};
-use super::{Call, touched};
 use crate::values::{Values, each_element};
-use partita_program::{Kernel, PoolKind, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::fields::{PoolBackward, PoolForward};
+use partita_program::{Fields, Kernel, PoolKind};
+use partita_run::RunError;
 
 pub(super) fn execute(
     kernel: &Kernel,
     scratch: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::PoolForward {
-            kind,
-            x,
-            y,
-            taps,
-            shift,
-        } => {
-            let window = Window {
-                taps: *taps,
-                shift: *shift,
-            };
-            forward(*kind, x, y, &window, call)
-        }
-        Kernel::PoolBackward {
-            kind,
-            x,
-            dy,
-            dx,
-            taps,
-            shift,
-            accumulate,
-        } => {
-            let window = Window {
-                taps: *taps,
-                shift: *shift,
-            };
-            backward(
-                *kind,
-                x.as_ref(),
-                [dy, dx],
-                &window,
-                *accumulate,
-                scratch,
-                call,
-            )
-        }
-        other => panic!("{} is no pooling", other.name()),
+) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::PoolForward(of) => forward(of, call),
+        Fields::PoolBackward(of) => backward(of, scratch, call),
+        _ => panic!("{} is no pooling", kernel.name()),
     }
 }
 
@@ -86,20 +53,19 @@ fn norm(x: &Values<'_>, inputs: &[[usize; 5]]) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
-fn forward(
-    kind: PoolKind,
-    x: &View,
-    y: &View,
-    window: &Window,
-    call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, y) = (call.values(x), call.values(y));
+fn forward(of: PoolForward<'_>, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    let kind = *of.kind;
+    let window = Window {
+        taps: *of.taps,
+        shift: *of.shift,
+    };
+    let (x, y) = (call.values(of.x), call.values(of.y));
     assert_eq!(x.extent()[4], y.extent()[4], "channels of x and y");
     let taps = tap_list(&window.taps);
     let mut inputs = Vec::with_capacity(taps.len());
     let mut flops = 0;
     each_element(y.extent(), call.progress, |o| {
-        inputs_of(window, &taps, o, x.extent(), &mut inputs);
+        inputs_of(&window, &taps, o, x.extent(), &mut inputs);
         let sum = || inputs.iter().map(|&i| x.get(i)).sum::<f64>();
         let value = match kind {
             PoolKind::Max => first_maximum(&x, &inputs).1,
@@ -110,23 +76,21 @@ fn forward(
         y.set(o, value);
         flops += taps.len() as u64 * if kind == PoolKind::L2 { 2 } else { 1 };
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: x.bytes() + y.bytes(),
-    })
+    Ok(flops)
 }
 
 fn backward(
-    kind: PoolKind,
-    x: Option<&View>,
-    [dy, dx]: [&View; 2],
-    window: &Window,
-    accumulate: bool,
+    of: PoolBackward<'_>,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let x = x.map(|x| call.values(x));
-    let (dy, dx) = (call.values(dy), call.values(dx));
+) -> Result<u64, RunError> {
+    let (kind, accumulate) = (*of.kind, *of.accumulate);
+    let window = Window {
+        taps: *of.taps,
+        shift: *of.shift,
+    };
+    let x = of.x.map(|x| call.values(&x));
+    let (dy, dx) = (call.values(of.dy), call.result(of.dx, accumulate));
     let extent = dx.extent();
     assert_eq!(extent[4], dy.extent()[4], "channels of dx and dy");
     if let Some(x) = &x {
@@ -138,7 +102,7 @@ fn backward(
     let mut inputs = Vec::with_capacity(taps.len());
     let mut flops = 0;
     each_element(dy.extent(), call.progress, |o| {
-        inputs_of(window, &taps, o, extent, &mut inputs);
+        inputs_of(&window, &taps, o, extent, &mut inputs);
         let gradient = dy.get(o);
         let mut spread = |share: f64| {
             for &input in &inputs {
@@ -170,9 +134,5 @@ fn backward(
     each_element(extent, call.progress, |i| {
         dx.put(i, sums.next().copied().unwrap_or_default(), accumulate);
     })?;
-    let x_bytes = x.as_ref().map_or(0, Values::bytes);
-    Ok(KernelTally {
-        flops,
-        bytes: x_bytes + dy.bytes() + touched(dx.bytes(), accumulate),
-    })
+    Ok(flops)
 }

@@ -1,35 +1,22 @@
 //! PReLU, and softmax over channels.
 
-use super::{Call, touched};
+use super::Call;
 use crate::values::{Values, each_element, entry};
-use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::{Fields, Kernel, View};
+use partita_run::RunError;
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::PreluForward { x, slopes, y } => forward([x, slopes, y], call),
-        Kernel::PreluBackwardData {
-            x,
-            slopes,
-            dy,
-            dx,
-            accumulate,
-        } => backward_data([x, slopes, dy, dx], *accumulate, call),
-        Kernel::PreluBackwardSlopes {
-            x,
-            dy,
-            dslopes,
-            one: _,
-            accumulate,
-        } => backward_slopes([x, dy, dslopes], *accumulate, call),
-        Kernel::SoftmaxForward { x, y } => softmax([x, y], call),
-        Kernel::SoftmaxBackward {
-            y,
-            dy,
-            dx,
-            accumulate,
-        } => softmax_backward([y, dy, dx], *accumulate, call),
-        other => panic!("{} is neither PReLU nor softmax", other.name()),
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::PreluForward(of) => forward([of.x, of.slopes, of.y], call),
+        Fields::PreluBackwardData(of) => {
+            backward_data([of.x, of.slopes, of.dy, of.dx], *of.accumulate, call)
+        }
+        Fields::PreluBackwardSlopes(of) => {
+            backward_slopes([of.x, of.dy, of.dslopes], *of.accumulate, call)
+        }
+        Fields::SoftmaxForward(of) => softmax([of.x, of.y], call),
+        Fields::SoftmaxBackward(of) => softmax_backward([of.y, of.dy, of.dx], *of.accumulate, call),
+        _ => panic!("{} is neither PReLU nor softmax", kernel.name()),
     }
 }
 
@@ -38,7 +25,7 @@ fn slope(slopes: &Values<'_>, channel: usize) -> f64 {
     slopes.get(entry(channel.min(slopes.extent()[4] - 1)))
 }
 
-fn forward([x, slopes, y]: [&View; 3], call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+fn forward([x, slopes, y]: [&View; 3], call: &mut Call<'_, '_>) -> Result<u64, RunError> {
     assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
     let (x, slopes, y) = (call.values(x), call.values(slopes), call.values(y));
     let flops = each_element(x.extent(), call.progress, |i| {
@@ -50,20 +37,17 @@ fn forward([x, slopes, y]: [&View; 3], call: &mut Call<'_, '_>) -> Result<Kernel
         };
         y.set(i, factor * value);
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: x.bytes() + slopes.bytes() + y.bytes(),
-    })
+    Ok(flops)
 }
 
 fn backward_data(
     [x, slopes, dy, dx]: [&View; 4],
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, dx.extent, "{x} and {dx} have one shape");
     let (x, slopes) = (call.values(x), call.values(slopes));
-    let (dy, dx) = (call.values(dy), call.values(dx));
+    let (dy, dx) = (call.values(dy), call.result(dx, accumulate));
     let flops = each_element(x.extent(), call.progress, |i| {
         let factor = if x.get(i) > 0.0 {
             1.0
@@ -72,19 +56,20 @@ fn backward_data(
         };
         dx.put(i, factor * dy.get(i), accumulate);
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: x.bytes() + slopes.bytes() + dy.bytes() + touched(dx.bytes(), accumulate),
-    })
+    Ok(flops)
 }
 
 fn backward_slopes(
     [x, dy, dslopes]: [&View; 3],
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(x.extent, dy.extent, "{x} and {dy} have one shape");
-    let (x, dy, dslopes) = (call.values(x), call.values(dy), call.values(dslopes));
+    let (x, dy, dslopes) = (
+        call.values(x),
+        call.values(dy),
+        call.result(dslopes, accumulate),
+    );
     let mut totals = vec![0.0; dslopes.extent()[4]];
     let last = totals.len() - 1;
     let visits = each_element(x.extent(), call.progress, |i| {
@@ -95,10 +80,7 @@ fn backward_slopes(
     for (c, total) in totals.into_iter().enumerate() {
         dslopes.put(entry(c), total, accumulate);
     }
-    Ok(KernelTally {
-        flops: 2 * visits,
-        bytes: x.bytes() + dy.bytes() + touched(dslopes.bytes(), accumulate),
-    })
+    Ok(2 * visits)
 }
 
 /// The values of the channels of a position.
@@ -110,7 +92,7 @@ fn row(of: &Values<'_>, mut at: [usize; 5]) -> Vec<f64> {
     (0..of.extent()[4]).map(channel).collect()
 }
 
-fn softmax([x, y]: [&View; 2], call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+fn softmax([x, y]: [&View; 2], call: &mut Call<'_, '_>) -> Result<u64, RunError> {
     assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
     let (x, y) = (call.values(x), call.values(y));
     let mut powers = Vec::new();
@@ -123,19 +105,16 @@ fn softmax([x, y]: [&View; 2], call: &mut Call<'_, '_>) -> Result<KernelTally, R
         }
         y.set(i, powers[i[4]] / powers.iter().sum::<f64>());
     })?;
-    Ok(KernelTally {
-        flops: 20 * visits,
-        bytes: x.bytes() + y.bytes(),
-    })
+    Ok(20 * visits)
 }
 
 fn softmax_backward(
     [y, dy, dx]: [&View; 3],
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(y.extent, dx.extent, "{y} and {dx} have one shape");
-    let (y, dy, dx) = (call.values(y), call.values(dy), call.values(dx));
+    let (y, dy, dx) = (call.values(y), call.values(dy), call.result(dx, accumulate));
     let mut sum = 0.0;
     let visits = each_element(y.extent(), call.progress, |i| {
         if i[4] == 0 {
@@ -144,8 +123,5 @@ fn softmax_backward(
         }
         dx.put(i, y.get(i) * (dy.get(i) - sum), accumulate);
     })?;
-    Ok(KernelTally {
-        flops: 4 * visits,
-        bytes: y.bytes() + dy.bytes() + touched(dx.bytes(), accumulate),
-    })
+    Ok(4 * visits)
 }

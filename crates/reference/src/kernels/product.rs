@@ -1,31 +1,18 @@
 //! Products of two tensors, and their sums over positions or channels.
 
-use super::{Call, touched};
+use super::Call;
 use crate::values::each_element;
-use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::{Fields, Kernel, View};
+use partita_run::RunError;
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::Multiply {
-            a,
-            b,
-            y,
-            accumulate,
-        } => multiply([a, b, y], *accumulate, call),
-        Kernel::MultiplySum {
-            a,
-            b,
-            y,
-            accumulate,
-        } => multiply_sum([a, b, y], *accumulate, call),
-        Kernel::MultiplyChannelSum {
-            a,
-            b,
-            y,
-            accumulate,
-        } => multiply_channel_sum([a, b, y], *accumulate, call),
-        other => panic!("{} is no product", other.name()),
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::Multiply(of) => multiply([of.a, of.b, of.y], *of.accumulate, call),
+        Fields::MultiplySum(of) => multiply_sum([of.a, of.b, of.y], *of.accumulate, call),
+        Fields::MultiplyChannelSum(of) => {
+            multiply_channel_sum([of.a, of.b, of.y], *of.accumulate, call)
+        }
+        _ => panic!("{} is no product", kernel.name()),
     }
 }
 
@@ -38,25 +25,22 @@ fn multiply(
     [a, b, y]: [&View; 3],
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(a.extent, y.extent, "{a} and {y} have one shape");
-    let (a, b, y) = (call.values(a), call.values(b), call.values(y));
+    let (a, b, y) = (call.values(a), call.values(b), call.result(y, accumulate));
     let flops = each_element(y.extent(), call.progress, |i| {
         y.put(i, a.get(i) * b.get(clipped(b.extent(), i)), accumulate);
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: a.bytes() + b.bytes() + touched(y.bytes(), accumulate),
-    })
+    Ok(flops)
 }
 
 fn multiply_sum(
     [a, b, y]: [&View; 3],
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(a.extent, b.extent, "{a} and {b} have one shape");
-    let (a, b, y) = (call.values(a), call.values(b), call.values(y));
+    let (a, b, y) = (call.values(a), call.values(b), call.result(y, accumulate));
     let [samples, .., channels] = a.extent();
     let mut totals = vec![0.0; samples * channels];
     let visits = each_element(a.extent(), call.progress, |i| {
@@ -65,19 +49,16 @@ fn multiply_sum(
     for (at, total) in totals.into_iter().enumerate() {
         y.put([at / channels, 0, 0, 0, at % channels], total, accumulate);
     }
-    Ok(KernelTally {
-        flops: 2 * visits,
-        bytes: a.bytes() + b.bytes() + touched(y.bytes(), accumulate),
-    })
+    Ok(2 * visits)
 }
 
 fn multiply_channel_sum(
     [a, b, y]: [&View; 3],
     accumulate: bool,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     assert_eq!(a.extent, b.extent, "{a} and {b} have one shape");
-    let (a, b, y) = (call.values(a), call.values(b), call.values(y));
+    let (a, b, y) = (call.values(a), call.values(b), call.result(y, accumulate));
     let channels = a.extent()[4];
     let mut total = 0.0;
     let visits = each_element(a.extent(), call.progress, |i| {
@@ -88,8 +69,5 @@ fn multiply_channel_sum(
             y.put(clipped(y.extent(), i), total, accumulate);
         }
     })?;
-    Ok(KernelTally {
-        flops: 2 * visits,
-        bytes: a.bytes() + b.bytes() + touched(y.bytes(), accumulate),
-    })
+    Ok(2 * visits)
 }

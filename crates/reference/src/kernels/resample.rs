@@ -1,17 +1,17 @@
 //! Upsampling, padding and means over unequal windows.
 
+use super::Call;
 use super::convolution::dense;
-use super::{Call, touched};
 use crate::values::each_element;
 use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_run::RunError;
 use partita_space::Resampling;
 
 pub(super) fn execute(
     kernel: &Kernel,
     scratch: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match kernel {
         Kernel::ResampleForward { x, y, maps } => forward(x, y, maps, call),
         Kernel::ResampleBackward {
@@ -65,17 +65,14 @@ fn forward(
     y: &View,
     maps: &[Resampling; 3],
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (x, y) = (call.values(x), call.values(y));
     assert_eq!(x.extent()[4], y.extent()[4], "channels of x and y");
     each_element(y.extent(), call.progress, |o| {
         let taps = taps_of(maps, o, x.extent());
         y.set(o, taps.iter().map(|&(i, weight)| weight * x.get(i)).sum());
     })?;
-    Ok(KernelTally {
-        flops: flops(maps, y.extent()),
-        bytes: x.bytes() + y.bytes(),
-    })
+    Ok(flops(maps, y.extent()))
 }
 
 fn backward(
@@ -84,8 +81,8 @@ fn backward(
     accumulate: bool,
     sums: &mut Vec<f64>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (dy, dx) = (call.values(dy), call.values(dx));
+) -> Result<u64, RunError> {
+    let (dy, dx) = (call.values(dy), call.result(dx, accumulate));
     let extent = dx.extent();
     assert_eq!(extent[4], dy.extent()[4], "channels of dx and dy");
     sums.clear();
@@ -100,8 +97,5 @@ fn backward(
     each_element(extent, call.progress, |i| {
         dx.put(i, sums.next().copied().unwrap_or_default(), accumulate);
     })?;
-    Ok(KernelTally {
-        flops: flops(maps, dy.extent()),
-        bytes: dy.bytes() + touched(dx.bytes(), accumulate),
-    })
+    Ok(flops(maps, dy.extent()))
 }

@@ -1,59 +1,40 @@
 //! Embeddings and positional encoding; dispatches attention.
 
 use super::loss::is_class;
-use super::{Call, attention, touched};
+use super::{Call, attention};
 use crate::values::{cell, each_element, each_position};
-use partita_program::{Kernel, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::fields::{
+    EmbeddingBackward, EmbeddingForward, PositionEmbeddingBackward, PositionEmbeddingForward,
+    Positions,
+};
+use partita_program::{Fields, Kernel};
+use partita_run::RunError;
 use partita_space::{Coord, Mesh, Rank};
 
 pub(super) fn execute(
     kernel: &Kernel,
     (mesh, rank, coord): (&Mesh, Rank, &Coord),
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::EmbeddingForward { x, w, y } => embedding_forward([x, w, y], rank, call),
-        Kernel::EmbeddingBackward {
-            x,
-            dy,
-            dw,
-            accumulate,
-        } => embedding_backward([x, dy, dw], *accumulate, rank, call),
-        Kernel::Positions {
-            x,
-            y,
-            distribution,
-            halo_low,
-        } => {
-            let corner = distribution.corner(halo_low, mesh, coord);
-            positions([x, y], corner, distribution.shape[4], call)
+) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::EmbeddingForward(of) => embedding_forward(of, rank, call),
+        Fields::EmbeddingBackward(of) => embedding_backward(of, rank, call),
+        Fields::Positions(of) => {
+            let corner = of.distribution.corner(of.halo_low, mesh, coord);
+            positions(of, corner, call)
         }
-        Kernel::PositionEmbeddingForward {
-            x,
-            w,
-            y,
-            distribution,
-            halo_low,
-        } => {
-            let corner = distribution.corner(halo_low, mesh, coord);
-            position_embedding([x, w, y], (corner, distribution.shape), call)
+        Fields::PositionEmbeddingForward(of) => {
+            let corner = of.distribution.corner(of.halo_low, mesh, coord);
+            position_embedding(of, corner, call)
         }
-        Kernel::PositionEmbeddingBackward {
-            dy,
-            dw,
-            distribution,
-            halo_low,
-            accumulate,
-        } => {
-            let corner = distribution.corner(halo_low, mesh, coord);
-            let placed = (corner, distribution.shape);
-            position_embedding_backward([dy, dw], placed, *accumulate, call)
+        Fields::PositionEmbeddingBackward(of) => {
+            let corner = of.distribution.corner(of.halo_low, mesh, coord);
+            position_embedding_backward(of, corner, call)
         }
-        Kernel::AttentionForward { .. }
-        | Kernel::AttentionBackward { .. }
-        | Kernel::AttentionBackwardBias { .. } => attention::execute(kernel, call),
-        other => panic!("{} does not work on sequences", other.name()),
+        Fields::AttentionForward(_)
+        | Fields::AttentionBackward(_)
+        | Fields::AttentionBackwardBias(_) => attention::execute(kernel, call),
+        _ => panic!("{} does not work on sequences", kernel.name()),
     }
 }
 
@@ -70,11 +51,11 @@ fn check_row(wrong: Option<f64>, rows: usize, rank: Rank) -> Result<(), RunError
 }
 
 fn embedding_forward(
-    [x, w, y]: [&View; 3],
+    of: EmbeddingForward<'_>,
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, w, y) = (call.values(x), call.values(w), call.values(y));
+) -> Result<u64, RunError> {
+    let [x, w, y] = [of.x, of.w, of.y].map(|view| call.values(view));
     let (rows, channels) = (w.extent()[3], w.extent()[4]);
     let mut wrong = None;
     each_position(y.extent(), call.progress, |[n, d, h, wide]| {
@@ -88,19 +69,16 @@ fn embedding_forward(
         }
     })?;
     check_row(wrong, rows, rank)?;
-    Ok(KernelTally {
-        flops: 0,
-        bytes: x.bytes() + w.bytes() + y.bytes(),
-    })
+    Ok(0)
 }
 
 fn embedding_backward(
-    [x, dy, dw]: [&View; 3],
-    accumulate: bool,
+    of: EmbeddingBackward<'_>,
     rank: Rank,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (x, dy, dw) = (call.values(x), call.values(dy), call.values(dw));
+) -> Result<u64, RunError> {
+    let (x, dy) = (call.values(of.x), call.values(of.dy));
+    let dw = call.result(of.dw, *of.accumulate);
     let (rows, channels) = (dw.extent()[3], dw.extent()[4]);
     let mut sums = vec![0.0; rows * channels];
     let mut wrong = None;
@@ -114,22 +92,23 @@ fn embedding_backward(
     })?;
     check_row(wrong, rows, rank)?;
     for (i, &sum) in sums.iter().enumerate() {
-        dw.put(cell(i / channels, i % channels), sum, accumulate);
+        dw.put(cell(i / channels, i % channels), sum, *of.accumulate);
     }
-    Ok(KernelTally {
-        flops,
-        bytes: x.bytes() + dy.bytes() + touched(dw.bytes(), accumulate),
-    })
+    Ok(flops)
 }
 
 fn positions(
-    [x, y]: [&View; 2],
+    of: Positions<'_>,
     corner: [usize; 5],
-    channels: usize,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
-    let (x, y) = (call.values(x), call.values(y));
+) -> Result<u64, RunError> {
+    assert_eq!(
+        of.x.extent, of.y.extent,
+        "{} and {} have one shape",
+        of.x, of.y
+    );
+    let (x, y) = (call.values(of.x), call.values(of.y));
+    let channels = of.distribution.shape[4];
     let flops = each_element(y.extent(), call.progress, |i| {
         let (position, c) = (corner[3] + i[3], corner[4] + i[4]);
         let pair = c - c % 2;
@@ -137,10 +116,7 @@ fn positions(
         let value = if c == pair { angle.sin() } else { angle.cos() };
         y.set(i, x.get(i) + value);
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: x.bytes() + y.bytes(),
-    })
+    Ok(flops)
 }
 
 /// The number of a position in its whole tensor, of an index in a view that begins at `corner`.
@@ -149,12 +125,17 @@ fn row_of(i: [usize; 5], (corner, whole): ([usize; 5], [usize; 5])) -> usize {
 }
 
 fn position_embedding(
-    [x, w, y]: [&View; 3],
-    placed: ([usize; 5], [usize; 5]),
+    of: PositionEmbeddingForward<'_>,
+    corner: [usize; 5],
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    assert_eq!(x.extent, y.extent, "{x} and {y} have one shape");
-    let (x, w, y) = (call.values(x), call.values(w), call.values(y));
+) -> Result<u64, RunError> {
+    assert_eq!(
+        of.x.extent, of.y.extent,
+        "{} and {} have one shape",
+        of.x, of.y
+    );
+    let [x, w, y] = [of.x, of.w, of.y].map(|view| call.values(view));
+    let placed = (corner, of.distribution.shape);
     let rows = w.extent()[3];
     let flops = each_element(y.extent(), call.progress, |i| {
         let row = row_of(i, placed);
@@ -165,19 +146,16 @@ fn position_embedding(
         };
         y.set(i, x.get(i) + added);
     })?;
-    Ok(KernelTally {
-        flops,
-        bytes: x.bytes() + w.bytes() + y.bytes(),
-    })
+    Ok(flops)
 }
 
 fn position_embedding_backward(
-    [dy, dw]: [&View; 2],
-    placed: ([usize; 5], [usize; 5]),
-    accumulate: bool,
+    of: PositionEmbeddingBackward<'_>,
+    corner: [usize; 5],
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (dy, dw) = (call.values(dy), call.values(dw));
+) -> Result<u64, RunError> {
+    let (dy, dw) = (call.values(of.dy), call.result(of.dw, *of.accumulate));
+    let placed = (corner, of.distribution.shape);
     let (rows, channels) = (dw.extent()[3], dw.extent()[4]);
     let mut sums = vec![0.0; rows * channels];
     let flops = each_element(dy.extent(), call.progress, |i| {
@@ -187,10 +165,7 @@ fn position_embedding_backward(
         }
     })?;
     for (i, &sum) in sums.iter().enumerate() {
-        dw.put(cell(i / channels, i % channels), sum, accumulate);
+        dw.put(cell(i / channels, i % channels), sum, *of.accumulate);
     }
-    Ok(KernelTally {
-        flops,
-        bytes: dy.bytes() + touched(dw.bytes(), accumulate),
-    })
+    Ok(flops)
 }

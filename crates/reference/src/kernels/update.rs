@@ -2,75 +2,58 @@
 
 use super::Call;
 use crate::values::{Values, each_element, entry};
-use partita_program::{Kernel, Optimizer, View};
-use partita_run::{KernelTally, RunError};
+use partita_program::{Fields, Kernel, Optimizer, View};
+use partita_run::RunError;
 
-pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
-    match kernel {
-        Kernel::SumOfSquares { sources, total } => sum_of_squares(sources, total, call),
-        Kernel::UpdateNorms {
-            rule,
-            parameter,
-            gradient,
-            moments,
-            clip,
-            norms,
-        } => {
-            let Some(state) = State::new((parameter, gradient, moments), clip.as_ref(), call)
-            else {
-                return skipped_norms((rule, gradient, norms), kernel, call);
+pub(super) fn execute(kernel: &Kernel, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
+    match kernel.fields() {
+        Fields::SumOfSquares(of) => sum_of_squares(of.sources, of.total, call),
+        Fields::UpdateNorms(of) => {
+            // The direction of LAMB replaces the gradient.
+            let is_lamb = matches!(of.rule, Optimizer::Lamb { .. });
+            let views = (
+                (of.parameter, false),
+                (of.gradient, is_lamb),
+                of.moments.as_slice(),
+            );
+            let Some(state) = State::new(views, of.clip.as_ref(), call) else {
+                return skipped_norms((of.rule, of.gradient, of.norms), kernel, call);
             };
-            let norms = call.values(norms);
-            let mut worked = update_norms(rule, &state, &norms, call)?;
-            worked.bytes += state.total + norms.bytes();
-            Ok(worked)
+            let norms = call.values(of.norms);
+            update_norms(of.rule, &state, &norms, call)
         }
-        Kernel::Update {
-            rule,
-            parameter,
-            gradient,
-            moments,
-            norms,
-            clip,
-        } => {
-            let Some(state) = State::new((parameter, gradient, moments), clip.as_ref(), call)
-            else {
-                return Ok(call.expected(kernel));
+        Fields::Update(of) => {
+            let views = (
+                (of.parameter, true),
+                (of.gradient, false),
+                of.moments.as_slice(),
+            );
+            let Some(state) = State::new(views, of.clip.as_ref(), call) else {
+                return Ok(call.skipped(kernel));
             };
-            let norms = norms.map(|norms| call.values(&norms));
+            let norms = of.norms.map(|norms| call.values(&norms));
             let ratio = norms.as_ref().map_or(1.0, |norms| {
                 let [parameter, other] = [0, 1].map(|at| norms.get([0, 0, 0, 0, at]).sqrt());
-                trust_ratio(rule, parameter, other)
+                trust_ratio(of.rule, parameter, other)
             });
-            let mut worked = update(rule, &state, ratio, call)?;
-            worked.bytes += state.total + norms.map_or(0, |norms| norms.bytes());
-            Ok(worked)
+            update(of.rule, &state, ratio, call)
         }
-        Kernel::Average {
-            parameter,
-            average,
-            decay,
-            total,
-        } => {
-            let total = total.map(|total| call.values(&total));
+        Fields::Average(of) => {
+            let total = of.total.map(|total| call.values(&total));
             if let Some(total) = &total
                 && !call.inputs.updates(total.get(entry(0)))
             {
-                return Ok(call.expected(kernel));
+                return Ok(call.skipped(kernel));
             }
-            let [parameter, average] = [parameter, average].map(|view| call.values(view));
+            let (parameter, average) = (call.values(of.parameter), call.result(of.average, true));
             let visits = each_element(average.extent(), call.progress, |i| {
                 let before = average.get(i);
-                let moved = (1.0 - decay) * (parameter.get(i) - before);
+                let moved = (1.0 - of.decay) * (parameter.get(i) - before);
                 average.set(i, before + moved);
             })?;
-            let total = total.map_or(0, |total| total.bytes());
-            Ok(KernelTally {
-                flops: 3 * visits,
-                bytes: parameter.bytes() + 2 * average.bytes() + total,
-            })
+            Ok(3 * visits)
         }
-        other => panic!("{} does not update parameters", other.name()),
+        _ => panic!("{} does not update parameters", kernel.name()),
     }
 }
 
@@ -79,7 +62,7 @@ fn update(
     state: &State<'_>,
     ratio: f64,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     match *rule {
         Optimizer::Sgd {
             momentum,
@@ -136,12 +119,8 @@ fn update_norms(
     state: &State<'_>,
     norms: &Values<'_>,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
-    let (mut flops, mut bytes, mut scale) = (
-        0,
-        state.parameter.bytes() + state.gradient.bytes(),
-        state.scale,
-    );
+) -> Result<u64, RunError> {
+    let (mut flops, mut scale) = (0, state.scale);
     if let Optimizer::Lamb {
         beta1,
         beta2,
@@ -149,8 +128,8 @@ fn update_norms(
         weight_decay,
     } = *rule
     {
-        let worked = direction(state, [beta1, beta2], epsilon, weight_decay, call)?;
-        (flops, bytes, scale) = (worked.flops, worked.bytes, 1.0);
+        flops = direction(state, [beta1, beta2], epsilon, weight_decay, call)?;
+        scale = 1.0;
     }
     let mut sums = [0.0; 2];
     let visits = each_element(state.parameter.extent(), call.progress, |i| {
@@ -161,7 +140,7 @@ fn update_norms(
         norms.set([0, 0, 0, 0, at], sum);
     }
     flops += 4 * visits;
-    Ok(KernelTally { flops, bytes })
+    Ok(flops)
 }
 
 /// Of an update that leaves everything as it is: without a direction LAMB does not move.
@@ -169,7 +148,7 @@ fn skipped_norms(
     (rule, gradient, norms): (&Optimizer, &View, &View),
     kernel: &Kernel,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (gradient, norms) = (call.values(gradient), call.values(norms));
     if let Optimizer::Lamb { .. } = rule {
         each_element(gradient.extent(), call.progress, |i| gradient.set(i, 0.0))?;
@@ -177,30 +156,25 @@ fn skipped_norms(
     for at in 0..2 {
         norms.set([0, 0, 0, 0, at], 0.0);
     }
-    Ok(call.expected(kernel))
+    Ok(call.skipped(kernel))
 }
 
 fn sum_of_squares(
     sources: &[View],
     total: &View,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let total = call.values(total);
-    let mut worked = KernelTally {
-        flops: 0,
-        bytes: total.bytes(),
-    };
-    let mut sum = 0.0;
+    let (mut flops, mut sum) = (0, 0.0);
     for source in sources {
         let source = call.values(source);
         let visits = each_element(source.extent(), call.progress, |i| {
             sum += source.get(i) * source.get(i);
         })?;
-        worked.flops += 2 * visits;
-        worked.bytes += source.bytes();
+        flops += 2 * visits;
     }
     total.set(entry(0), sum);
-    Ok(worked)
+    Ok(flops)
 }
 
 /// A parameter with gradient, moments and scale.
@@ -210,14 +184,12 @@ struct State<'m> {
     moments: Vec<Values<'m>>,
     /// Scale of the gradient.
     scale: f64,
-    /// Bytes of the norm of all gradients.
-    total: u64,
 }
 
 impl<'m> State<'m> {
-    /// None if the update leaves everything as it is.
+    /// Of a parameter and a gradient, each of which may be written. None if the update leaves everything as it is.
     fn new(
-        (parameter, gradient, moments): (&View, &View, &[View]),
+        (parameter, gradient, moments): ((&View, bool), (&View, bool), &[View]),
         clip: Option<&(View, f64)>,
         call: &Call<'m, '_>,
     ) -> Option<Self> {
@@ -227,21 +199,15 @@ impl<'m> State<'m> {
             None => 1.0,
         };
         Some(Self {
-            parameter: call.values(parameter),
-            gradient: call.values(gradient),
-            moments: moments.iter().map(|view| call.values(view)).collect(),
+            parameter: call.result(parameter.0, parameter.1),
+            gradient: call.result(gradient.0, gradient.1),
+            moments: moments.iter().map(|view| call.result(view, true)).collect(),
             scale,
-            total: total.map_or(0, |(total, _)| total.bytes()),
         })
     }
 
     fn gradient(&self, i: [usize; 5], weight_decay: f64) -> f64 {
         self.scale * self.gradient.get(i) + weight_decay * self.parameter.get(i)
-    }
-
-    fn bytes(&self) -> u64 {
-        let moments: u64 = self.moments.iter().map(Values::bytes).sum();
-        self.gradient.bytes() + 2 * self.parameter.bytes() + 2 * moments
     }
 
     fn velocity(&self) -> &Values<'m> {
@@ -271,7 +237,7 @@ fn sgd(
     (momentum, is_nesterov): (f64, bool),
     weight_decay: f64,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let velocity = (momentum != 0.0 || is_nesterov).then(|| state.velocity());
     let rate = call.inputs.learning_rate;
     let visits = each_element(state.parameter.extent(), call.progress, |i| {
@@ -287,10 +253,7 @@ fn sgd(
         }
         state.parameter.set(i, state.parameter.get(i) - rate * step);
     })?;
-    Ok(KernelTally {
-        flops: if is_nesterov { 8 } else { 6 } * visits,
-        bytes: state.bytes(),
-    })
+    Ok(if is_nesterov { 8 } else { 6 } * visits)
 }
 
 fn adam(
@@ -299,7 +262,7 @@ fn adam(
     epsilon: f64,
     (weight_decay, is_decoupled): (f64, bool),
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (step, learning_rate) = (call.inputs.update() as f64, call.inputs.learning_rate);
     let rate = learning_rate / (1.0 - betas[0].powf(step));
     let root = (1.0 - betas[1].powf(step)).sqrt();
@@ -316,10 +279,7 @@ fn adam(
             .parameter
             .set(i, kept * state.parameter.get(i) - moved);
     })?;
-    Ok(KernelTally {
-        flops: if is_decoupled { 15 } else { 14 } * visits,
-        bytes: state.bytes(),
-    })
+    Ok(if is_decoupled { 15 } else { 14 } * visits)
 }
 
 fn lars(
@@ -328,17 +288,14 @@ fn lars(
     weight_decay: f64,
     ratio: f64,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let (velocity, rate) = (state.velocity(), ratio * call.inputs.learning_rate);
     let visits = each_element(state.parameter.extent(), call.progress, |i| {
         let step = momentum * velocity.get(i) + rate * state.gradient(i, weight_decay);
         velocity.set(i, step);
         state.parameter.set(i, state.parameter.get(i) - step);
     })?;
-    Ok(KernelTally {
-        flops: 8 * visits,
-        bytes: state.bytes(),
-    })
+    Ok(8 * visits)
 }
 
 /// Replaces the gradient by the direction of LAMB, and moves the moments.
@@ -348,7 +305,7 @@ fn direction(
     epsilon: f64,
     weight_decay: f64,
     call: &mut Call<'_, '_>,
-) -> Result<KernelTally, RunError> {
+) -> Result<u64, RunError> {
     let step = call.inputs.update() as f64;
     let [first, second] = betas.map(|beta| 1.0 - beta.powf(step));
     let visits = each_element(state.parameter.extent(), call.progress, |i| {
@@ -357,22 +314,15 @@ fn direction(
         let decay = weight_decay * state.parameter.get(i);
         state.gradient.set(i, adam + decay);
     })?;
-    let moments: u64 = state.moments.iter().map(Values::bytes).sum();
-    Ok(KernelTally {
-        flops: 14 * visits,
-        bytes: state.parameter.bytes() + 2 * state.gradient.bytes() + 2 * moments,
-    })
+    Ok(14 * visits)
 }
 
 /// Moves the parameter along the direction of LAMB.
-fn along(state: &State<'_>, ratio: f64, call: &mut Call<'_, '_>) -> Result<KernelTally, RunError> {
+fn along(state: &State<'_>, ratio: f64, call: &mut Call<'_, '_>) -> Result<u64, RunError> {
     let rate = ratio * call.inputs.learning_rate;
     let visits = each_element(state.parameter.extent(), call.progress, |i| {
         let moved = rate * state.gradient.get(i);
         state.parameter.set(i, state.parameter.get(i) - moved);
     })?;
-    Ok(KernelTally {
-        flops: 2 * visits,
-        bytes: state.bytes(),
-    })
+    Ok(2 * visits)
 }
