@@ -13,5 +13,6 @@ mod equality;
 mod expected;
 mod fourier;
 mod fusion;
+mod grid;
 mod pool;
 mod winograd;

@@ -135,7 +135,7 @@ impl Trainee {
         };
         let graph = match &*work.class_weights {
             [] => graph.clone(),
-            weights => graph.with_inverse_frequency(weights)?,
+            weights => graph.with_inverse_frequency(weights).map_err(Box::new)?,
         };
         Ok(Self {
             forward: Forward::without_weights(run, graph, dataset.clone(), preprocessing),

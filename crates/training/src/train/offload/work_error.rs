@@ -66,7 +66,7 @@ pub enum WorkError {
     Strategy(#[from] StrategyError),
     /// The class weights are not those of the model.
     #[error(transparent)]
-    Graph(#[from] GraphError),
+    Graph(#[from] Box<GraphError>),
     /// The dataset is another.
     #[error(transparent)]
     Data(#[from] DataError),
