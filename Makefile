@@ -17,7 +17,7 @@ all:
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Installs what is missing where it can, and says what is. Then the checks from the quickest to the longest; the last
-# lines say what did not run, what each step took, and the sum of all tests. More than an hour of processor time fails.
+# lines say what did not run, what each step took, and the sum of all tests. More than 90 minutes of processor time fail.
 test:
 	.ci/setup
 	$(XTASK) check

@@ -1,11 +1,35 @@
 //! Norm-wise comparison of outcomes.
 
+use crate::{Case, Setup, reference_kernels, run};
+use partita_graph::text;
+use partita_program::Dtype;
+
 /// Norm-wise relative distance `|a - b| / |b|` of two tensors; the denominator is at least `floor`.
 pub fn distance(a: &[f64], b: &[f64], floor: f64) -> f64 {
     assert_eq!(a.len(), b.len(), "two tensors of one length");
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let difference = norm(&mut a.iter().zip(b).map(|(a, b)| a - b));
     difference / norm(&mut b.iter().copied()).max(floor)
+}
+
+/// Asserts that each strategy trains a model of this text, two samples a step, like one rank in f64.
+pub fn assert_like_one_rank(model: &str, seed: u64, strategies: impl IntoIterator<Item = String>) {
+    let graph = text::parse(model).expect("a valid model");
+    let kernels = reference_kernels(Dtype::F64);
+    let outcome = |strategy: &str| {
+        let case = Case {
+            graph: graph.clone(),
+            strategy: strategy.parse().expect("a strategy"),
+            batch: 2,
+            seed,
+        };
+        run(&Setup::of_case(&case, &kernels)).expect("a run to its end")
+    };
+    let single = outcome("data=1");
+    for strategy in strategies {
+        let found = mismatch(&outcome(&strategy), &single, 1e-10);
+        assert_eq!(found, None, "{strategy}");
+    }
 }
 
 /// The first difference of two outcomes by more than `tolerance`, as text.

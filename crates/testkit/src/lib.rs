@@ -43,7 +43,7 @@ pub use cases::{
     Case, random_case, random_encoder_decoder, random_grouped_case, random_layer_case,
     random_token_case, random_wide_case,
 };
-pub use compare::{distance, mismatch};
+pub use compare::{assert_like_one_rank, distance, mismatch};
 pub use counting::{CountedCase, CountingAllocator};
 pub use drawn_menu::{Configured, DrawnMenu};
 pub use harness::{

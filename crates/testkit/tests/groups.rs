@@ -2,10 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use partita_graph::text;
 use partita_lower::{Strategy, lower, lower_rank};
 use partita_program::{Dtype, Program, ProgramKind};
-use partita_testkit::{Case, Setup, mismatch, random_grouped_case, reference_kernels, run};
+use partita_testkit::{Setup, assert_like_one_rank, random_grouped_case, reference_kernels};
 
 const BLOCKS: &str = "model blocks
 input x channels=3 extent=16x16
@@ -31,34 +30,19 @@ loss = softmax_cross_entropy end
 
 #[test]
 fn blocks_are_exact_at_seams_and_at_the_border() {
-    let graph = text::parse(BLOCKS).unwrap();
-    let kernels = reference_kernels(Dtype::F64);
-    let outcome = |strategy: &str| {
-        let case = Case {
-            graph: graph.clone(),
-            strategy: strategy.parse().unwrap(),
-            batch: 2,
-            seed: 5,
-        };
-        run(&Setup::of_case(&case, &kernels)).unwrap()
-    };
-    let single = outcome("data=1");
-    for groups in [
+    let groups = [
         "c0..p: halo=grouped",
         "n1..s1: halo=grouped; n2..s2: halo=grouped",
         "n1..d1: halo=grouped; s1..p: halo=grouped",
         "c0..c1: halo=grouped; q1..m2: halo=grouped; q2..: halo=grouped",
-    ] {
-        for axes in [
-            "height=2,width=2",
-            "height=3,width=2,fuse=off",
-            "data=2,width=3,overlap=off",
-        ] {
-            let strategy = format!("{axes}; {groups}");
-            let found = mismatch(&outcome(&strategy), &single, 1e-10);
-            assert_eq!(found, None, "{strategy}");
-        }
-    }
+    ];
+    let meshes = [
+        "height=2,width=2",
+        "height=3,width=2,fuse=off",
+        "data=2,width=3,overlap=off",
+    ];
+    let on = |groups: &str| meshes.map(|mesh| format!("{mesh}; {groups}"));
+    assert_like_one_rank(BLOCKS, 5, groups.into_iter().flat_map(on));
 }
 
 #[test]

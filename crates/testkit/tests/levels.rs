@@ -1,10 +1,6 @@
 //! Levels of a U-Net that are split over different axes equal one rank in f64.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use partita_graph::text;
-use partita_program::Dtype;
-use partita_testkit::{Case, Setup, mismatch, reference_kernels, run};
+use partita_testkit::assert_like_one_rank;
 
 const UNET: &str = "model unet
 input x channels=2 extent=8x8x8
@@ -33,19 +29,7 @@ loss = softmax_cross_entropy b1
 
 #[test]
 fn levels_over_other_axes_equal_one_rank() {
-    let graph = text::parse(UNET).unwrap();
-    let kernels = reference_kernels(Dtype::F64);
-    let outcome = |strategy: &str| {
-        let case = Case {
-            graph: graph.clone(),
-            strategy: strategy.parse().unwrap(),
-            batch: 2,
-            seed: 9,
-        };
-        run(&Setup::of_case(&case, &kernels)).unwrap()
-    };
-    let single = outcome("data=1");
-    for levels in [
+    let levels = [
         // Repeated.
         "a3..b3: D=-",
         "a2..q2: D=-,H=-",
@@ -58,11 +42,8 @@ fn levels_over_other_axes_equal_one_rank() {
         "a2..u1: D=-,F=depth; a3..u2: H=-,C=height",
         "a2..q2: D=-; a3..u2: H=-,C=height",
         "a2..q2: D=-; a3..b3: D=depth,H=-",
-    ] {
-        for mesh in ["depth=2,height=2", "data=2,depth=2,height=2,overlap=off"] {
-            let strategy = format!("{mesh}; {levels}");
-            let found = mismatch(&outcome(&strategy), &single, 1e-10);
-            assert_eq!(found, None, "{strategy}");
-        }
-    }
+    ];
+    let meshes = ["depth=2,height=2", "data=2,depth=2,height=2,overlap=off"];
+    let on = |levels: &str| meshes.map(|mesh| format!("{mesh}; {levels}"));
+    assert_like_one_rank(UNET, 9, levels.into_iter().flat_map(on));
 }

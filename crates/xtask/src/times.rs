@@ -4,8 +4,9 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Processor seconds of all checks: 30 minutes of two cores. What other programs on the machine do does not count.
-const BUDGET: f64 = 3600.0;
+/// Processor seconds of all checks. The aim is 30 minutes of two cores, but processors that share a core, or are slow, have spent
+/// twice the seconds of others for the same checks (`records/2026-11-28-tests.md`).
+const BUDGET: f64 = 5400.0;
 /// Longer than this on the clock is worth a warning: the machine was busy, or tests wait.
 const CLOCK_MAX: f64 = 1800.0;
 /// Parts of a second in which Linux tells processor time to programs, on every machine.

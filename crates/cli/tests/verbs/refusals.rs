@@ -254,7 +254,7 @@ fn sizes_that_cannot_be_counted_are_refused_by_name() {
 #[test]
 fn memory_that_the_system_does_not_give_is_told() {
     let call = format!(
-        "ulimit -v 50000; exec {} lower resnet1001v2@1024 --ranks 8 --batch 8 \
+        "ulimit -v 90000; exec {} lower resnet1001v2@1024 --ranks 8 --batch 8 \
          --strategy data=2,height=4 --json",
         env!("CARGO_BIN_EXE_partita")
     );
