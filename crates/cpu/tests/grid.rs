@@ -1,8 +1,9 @@
 //! Boxes, windows and weights whose sizes wrap around the address space are refused.
 
+use crate::naive::call;
 use partita_cpu::{
-    Call, Convolution, Epilogue, Grid, Level, PoolKind, PoolMask, Pooling, Team, View, ViewMut,
-    Weights, Window, conv_backward_data, fill, pool_backward,
+    Convolution, Epilogue, Grid, Level, PoolKind, PoolMask, Pooling, Team, View, ViewMut, Weights,
+    Window, conv_backward_data, fill, pool_backward,
 };
 
 /// Two samples; the second begins one element before the first, in 64 bits.
@@ -20,12 +21,9 @@ fn wrapped() -> Grid {
 fn a_span_that_wraps_is_no_view_to_write() {
     let (grid, mut data) = (wrapped(), [0.0; 8]);
     let mut team = Team::new(1, Level::Portable).expect("a team of one thread");
-    let mut call = Call {
-        team: &mut team,
-        scratch: &mut [],
-        progress: &mut || true,
-    };
-    let _ = fill(&mut call, 1.0, ViewMut::new(&mut data[4..], &grid));
+    call(&mut team, 0, |k| {
+        fill(k, 1.0, ViewMut::new(&mut data[4..], &grid))
+    });
 }
 
 #[test]
@@ -82,14 +80,11 @@ fn the_number_of_weights_does_not_wrap() {
     };
     let (grid, mut dx) = (Grid::dense(1, [1; 3], 1), [0.0]);
     let mut team = Team::new(1, Level::Portable).expect("a team of one thread");
-    let mut call = Call {
-        team: &mut team,
-        scratch: &mut [],
-        progress: &mut || true,
-    };
     let (dy, dx) = (View::new(&[1.0], &grid), ViewMut::new(&mut dx, &grid));
     let (w, epilogue) = (Weights::Plain(&[]), Epilogue::default());
-    let _ = conv_backward_data(&mut call, dy, w, dx, &conv, [0; 3], false, epilogue);
+    call(&mut team, 0, |k| {
+        conv_backward_data(k, dy, w, dx, &conv, [0; 3], false, epilogue)
+    });
 }
 
 fn pool_back(shift: i64, at: usize) {
@@ -100,18 +95,15 @@ fn pool_back(shift: i64, at: usize) {
     };
     let (grid, mut dx) = (Grid::dense(1, [1; 3], 1), [0.0]);
     let mut team = Team::new(1, Level::Portable).expect("a team of one thread");
-    let mut call = Call {
-        team: &mut team,
-        scratch: &mut [],
-        progress: &mut || true,
-    };
     let (x, dx) = (View::new(&[1.0], &grid), ViewMut::new(&mut dx, &grid));
     let mask = PoolMask {
         y: x,
         slope: 0.5,
         at: [at, 0, 0],
     };
-    let _ = pool_backward(&mut call, Some(x), x, dx, &pooling, false, Some(mask));
+    call(&mut team, 0, |k| {
+        pool_backward(k, Some(x), x, dx, &pooling, false, Some(mask))
+    });
 }
 
 #[test]
