@@ -5,12 +5,14 @@
 use crate::device;
 
 use device::device;
-use partita_gpu::{Device, GpuKernels, GpuMenu};
+use partita_gpu::{GpuKernels, GpuMenu};
 use partita_program::fused::is_usual;
 use partita_program::{Dtype, Kernel, KernelShape, Menu};
 use partita_run::{Inputs, KernelTally, Kernels, RunError};
 use partita_space::{Bytes, Mesh, Rank};
-use partita_testkit::{Bench, Configured, DrawnMenu, Maker, ReferenceMenu, reference_kernels};
+use partita_testkit::{
+    Bench, Configured, DrawnMenu, Maker, ReferenceMenu, reference_kernels, seeds,
+};
 use std::sync::Arc;
 
 /// Rounding of f32 and the sums of a few hundred products.
@@ -54,15 +56,19 @@ fn is_apart(kernel: &Kernel, bench: &Bench) -> bool {
     matches!(kernel, Kernel::Fused { parts } if !is_usual(parts, bench.buffers()))
 }
 
-fn compare_all(device: &Arc<Device>, seeds: u64) {
+#[test]
+fn every_kernel_equals_its_reference() {
+    let Some(device) = device("every_kernel_equals_its_reference") else {
+        return;
+    };
     let mesh = Mesh::new([2, 1, 2, 1, 1, 1, 1]);
     let mut worst = 0.0f64;
-    for seed in 0..seeds {
+    for seed in seeds(SEEDS, 4, SEEDS_LONG) {
         let rank = (seed % 4) as Rank;
         let menu = GpuMenu {
             units: UNITS[seed as usize % UNITS.len()],
         };
-        let mut gpu = GpuKernels::with_units(Arc::clone(device), mesh, rank, menu.units).unwrap();
+        let mut gpu = GpuKernels::with_units(Arc::clone(&device), mesh, rank, menu.units).unwrap();
         let mut maker = Maker::new(seed, Dtype::F32);
         let mut kernels = maker.all(&mesh, rank);
         kernels.retain(|kernel| !is_apart(kernel, &maker.bench));
@@ -73,15 +79,6 @@ fn compare_all(device: &Arc<Device>, seeds: u64) {
         }
     }
     assert!(worst > 0.0, "f32 sums in another order differ somewhere");
-}
-
-#[test]
-fn every_kernel_equals_its_reference() {
-    let Some(device) = device("every_kernel_equals_its_reference") else {
-        return;
-    };
-    let is_long = std::env::var("PARTITA_TEST_LONG").is_ok();
-    compare_all(&device, if is_long { SEEDS_LONG } else { SEEDS });
 }
 
 #[test]

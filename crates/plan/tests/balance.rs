@@ -9,7 +9,7 @@ use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{MachineCosts, Mode, predict};
 use partita_plan::{BalanceError, Balanced, FixedCosts, Steps, balance};
 use partita_space::{Bytes, Seconds};
-use partita_testkit::{Machine, Software};
+use partita_testkit::{Machine, Share, Software};
 use requests::training;
 
 fn lassen() -> MachineCosts {
@@ -54,7 +54,7 @@ fn cuts(request: &Request<'_>) -> Vec<(Seconds, Bytes)> {
 
 #[test]
 fn no_cut_in_two_is_much_faster() {
-    for (model, text, batch) in [
+    for (model, text, batch) in Share::of(3).of_items([
         ("cosmoflow@64", "stages=2,micro=8", 8),
         (
             "cosmoflow@64",
@@ -68,7 +68,7 @@ fn no_cut_in_two_is_much_faster() {
             "data=2,micro=4,stages=[1|1],schedule=chimera",
             32,
         ),
-    ] {
+    ]) {
         let graph = zoo::build(model).unwrap();
         let strategy: Strategy = text.parse().unwrap();
         let request = training(&graph, &strategy, batch);
@@ -187,7 +187,7 @@ fn stages_that_share_a_place_are_told_apart() {
 /// Layers are chosen by simulated steps, so that those for a better network are no worse.
 #[test]
 fn stages_get_no_slower_by_a_better_network() {
-    for (name, model, text, batch) in [
+    for (name, model, text, batch) in Share::of(3).of_items([
         (
             "lassen",
             "cosmoflow@128",
@@ -201,7 +201,7 @@ fn stages_get_no_slower_by_a_better_network() {
             32,
         ),
         ("abci", "vgg16@224", "data=4,micro=4,stages=4", 64),
-    ] {
+    ]) {
         let graph = zoo::build(model).unwrap();
         let strategy: Strategy = text.parse().unwrap();
         let request = training(&graph, &strategy, batch);

@@ -58,7 +58,7 @@ pub use not_run::not_run;
 pub use onednn::onednn_search;
 pub use random::Draws;
 pub use sequences::random_sequence_case;
-pub use share::{Share, seeds};
+pub use share::{Share, least_of, seeds};
 pub use staged::random_staged_case;
 pub use suggestions::{Typed, choices, is_of_word};
 pub use tied::random_tied_case;

@@ -45,6 +45,12 @@ impl Share {
         (u128::from(fraction) * u128::from(self.parts)) >> 64 == u128::from(self.part)
     }
 
+    /// Items in turn with the other shares, so that each has some where there are as many items as shares.
+    pub fn of_items<T>(self, items: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
+        let (part, parts) = (self.part as usize, self.parts as usize);
+        items.into_iter().skip(part).step_by(parts)
+    }
+
     /// The share of a least count over all cases. Shares of an enumeration differ, so it asks for a tenth less.
     pub fn least(self, count: usize) -> usize {
         match self.parts {
@@ -69,6 +75,16 @@ pub fn seeds(cases: u64, parts: u64, long: u64) -> Range<u64> {
     first..first + count
 }
 
+/// What `seeds` must have at least of something that all `cases` have `count` times or more. Random cases differ, so it asks
+/// for a third of that where they are not all.
+pub fn least_of(count: usize, cases: u64, seeds: &Range<u64>) -> usize {
+    let taken = seeds.end - seeds.start;
+    if taken >= cases {
+        return count;
+    }
+    (count as u64 * taken / (cases * 3)) as usize
+}
+
 fn is_long() -> bool {
     env::var_os(LONG).is_some()
 }
@@ -90,6 +106,20 @@ fn variable(name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_least_count_follows_the_seeds_that_are_taken() {
+        assert_eq!(least_of(40, 100, &(0..100)), 40);
+        assert_eq!(least_of(40, 100, &(0..1000)), 40);
+        assert_eq!(least_of(40, 100, &(25..50)), 3);
+    }
+
+    #[test]
+    fn each_share_has_some_of_the_items() {
+        let shares = (0..3).map(|part| Share { part, parts: 3 });
+        let taken: Vec<Vec<usize>> = shares.map(|share| share.of_items(0..7).collect()).collect();
+        assert_eq!(taken, [vec![0, 3, 6], vec![1, 4], vec![2, 5]]);
+    }
 
     #[test]
     fn shares_divide_all_cases_evenly() {

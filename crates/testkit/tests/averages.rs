@@ -4,9 +4,9 @@ use partita_lower::Strategy;
 use partita_program::{AVERAGE, Dtype, Kernel, Optimizer, ProgramKind, Role, Work};
 use partita_testkit::verify::{Fault, verify};
 use partita_testkit::{
-    Case, Outcome, Setup, mismatch, random_branched_case, random_case, random_encoder_decoder,
-    random_layer_case, random_sequence_case, random_staged_case, random_tied_case,
-    reference_kernels, run,
+    Case, Outcome, Setup, least_of, mismatch, random_branched_case, random_case,
+    random_encoder_decoder, random_layer_case, random_sequence_case, random_staged_case,
+    random_tied_case, reference_kernels, run, seeds,
 };
 
 const OPTIMIZERS: [Optimizer; 3] = [
@@ -108,7 +108,9 @@ fn assert_evaluated(setup: &Setup<'_>, outcome: &Outcome, text: &str) {
 
 fn compare(cases: u64, least: usize, draw: fn(u64) -> Case) {
     let mut done = 0;
-    for seed in 0..cases {
+    let range = seeds(cases, 4, 10 * cases);
+    let least = least_of(least, cases, &range);
+    for seed in range {
         let case = draw(seed);
         let kernels = reference_kernels(Dtype::F64);
         let decay = DECAYS[seed as usize % 3];

@@ -6,8 +6,9 @@ use partita_program::{CollectiveKind, Dtype, Phase, Program, ProgramKind, View, 
 use partita_space::Bytes;
 use partita_testkit::verify::{Fault, verify};
 use partita_testkit::{
-    Case, Setup, random_branched_case, random_case, random_layer_case, random_sequence_case,
-    random_staged_case, random_tied_case, random_two_stage_case, reference_kernels, run,
+    Case, Setup, least_of, random_branched_case, random_case, random_layer_case,
+    random_sequence_case, random_staged_case, random_tied_case, random_two_stage_case,
+    reference_kernels, run, seeds,
 };
 
 /// The views of each allreduce of gradients, in all classes.
@@ -26,9 +27,11 @@ fn sums(program: &Program) -> Vec<Vec<View>> {
 }
 
 /// At least this many cases must have a bucket.
-fn compare(least: usize, seeds: u64, draw: fn(u64) -> Case) {
+fn compare(least: usize, cases: u64, draw: fn(u64) -> Case) {
     let (mut joined, mut fewer) = (0, 0);
-    for seed in 0..seeds {
+    let range = seeds(cases, 4, 10 * cases);
+    let least = least_of(least, cases, &range);
+    for seed in range {
         let case = draw(seed);
         let kernels = reference_kernels(Dtype::F64);
         let apart = Setup::of_case(&case, &kernels);

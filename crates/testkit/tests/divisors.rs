@@ -8,8 +8,8 @@ use partita_lower::Strategy;
 use partita_program::{Dtype, Kernel, Phase, ProgramKind, Work};
 use partita_testkit::verify::{Fault, verify};
 use partita_testkit::{
-    Case, Draws, Samples, Setup, mismatch, random_case, random_grouped_case, random_layer_case,
-    random_staged_case, random_tied_case, reference_kernels, run,
+    Case, Draws, Samples, Setup, least_of, mismatch, random_case, random_grouped_case,
+    random_layer_case, random_staged_case, random_tied_case, reference_kernels, run, seeds,
 };
 use std::sync::Arc;
 
@@ -58,9 +58,11 @@ fn uneven(samples: &Samples, draws: &mut Draws) -> Samples {
     }
 }
 
-fn compare(least: usize, seeds: u64, draw: fn(u64) -> Case) {
+fn compare(least: usize, cases: u64, draw: fn(u64) -> Case) {
     let (mut tried, mut failures) = (0, Vec::new());
-    for seed in 0..seeds {
+    let range = seeds(cases, 4, 10 * cases);
+    let least = least_of(least, cases, &range);
+    for seed in range {
         let mut draws = Draws::new(seed);
         let Some(case) = counting(draw(seed), &mut draws) else {
             continue;

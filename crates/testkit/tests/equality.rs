@@ -170,7 +170,7 @@ fn attention_of_volumes_equals_one_rank_in_f64() {
 }
 
 fn compare(cases: u64, draw: fn(u64) -> Case) {
-    let range = seeds(cases, 3, 20 * cases);
+    let range = seeds(cases, 6, 20 * cases);
     let cases = range.end - range.start;
     let (mut failures, mut diverged) = (Vec::new(), 0);
     for seed in range {

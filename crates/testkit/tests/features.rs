@@ -7,8 +7,8 @@ use partita_lower::Strategy;
 use partita_program::{Dtype, Item, ProgramKind, Work};
 use partita_testkit::verify::verify;
 use partita_testkit::{
-    Case, Draws, Setup, mismatch, random_branched_case, random_case, random_layer_case,
-    random_sequence_case, random_staged_case, reference_kernels, run,
+    Case, Draws, Setup, least_of, mismatch, random_branched_case, random_case, random_layer_case,
+    random_sequence_case, random_staged_case, reference_kernels, run, seeds,
 };
 
 /// The same network with a gate of three numbers on what the loss reads, or with these among its features; they stand
@@ -45,9 +45,11 @@ fn with_features(graph: &Graph, draws: &mut Draws) -> Graph {
 }
 
 /// Compares cases with one rank, of which at least so many can be split as drawn.
-fn compare(least: usize, seeds: u64, draw: fn(u64) -> Case) {
+fn compare(least: usize, cases: u64, draw: fn(u64) -> Case) {
     let mut done = 0;
-    for seed in 0..seeds {
+    let range = seeds(cases, 4, 10 * cases);
+    let least = least_of(least, cases, &range);
+    for seed in range {
         let mut case = draw(seed);
         let has_auxiliary = case
             .graph

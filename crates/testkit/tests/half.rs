@@ -11,7 +11,7 @@ use partita_run::{Inputs, Kernels};
 use partita_space::{Mesh, Rank};
 use partita_testkit::{
     Bench, Case, DrawnMenu, Draws, KernelFactory, KernelOutput, OPTIMIZERS, Outcome,
-    ReferenceKernels, Setup, any_random_case, random_layer_case, reference_kernels, run,
+    ReferenceKernels, Setup, any_random_case, random_layer_case, reference_kernels, run, seeds,
 };
 
 /// Allowed ratio of the error of a strategy to that of one rank, both of two bytes. Roundings are at other places.
@@ -117,12 +117,10 @@ fn strategies_in_f16_are_as_exact_as_one_rank() {
 
 /// On this many cases; the second number is for the long test.
 fn strategies_are_as_exact_as_one_rank(half: Dtype, [cases, many]: [u64; 2]) {
-    let long = std::env::var("PARTITA_TEST_LONG").is_ok();
-    let cases = if long { many } else { cases };
-    let seed = std::env::var("PARTITA_SEED").ok();
-    let start: u64 = seed.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let range = seeds(cases, 4, many);
+    let cases = range.end - range.start;
     let mut failures = Vec::new();
-    for seed in start..start + cases {
+    for seed in range {
         let case = any_random_case(seed);
         let single = alone(&case);
         let of = |strategy: &Strategy, dtype| {
@@ -184,7 +182,7 @@ fn an_update_whose_gradients_overflow_changes_nothing() {
         Box::new(CpuKernels::new(mesh, rank, team)) as Box<dyn Kernels>
     };
     let reference = reference_kernels(Dtype::F16);
-    for seed in 0..48 {
+    for seed in seeds(48, 4, 48) {
         let case = any_random_case(seed);
         let (menu, kernels): (&(dyn Menu + Sync), KernelFactory<'_>) = if seed % 3 == 0 {
             (&ReferenceMenu, &reference)
@@ -220,7 +218,7 @@ fn updates_take_the_factor_of_gradients_out() {
         let team = Team::new(1, level).expect("the level is available");
         Box::new(CpuKernels::new(mesh, rank, team)) as Box<dyn Kernels>
     };
-    for seed in 0..24 {
+    for seed in seeds(24, 4, 24) {
         let case = any_random_case(seed);
         let plain = Setup {
             dtype: Dtype::F32,

@@ -8,8 +8,8 @@ use partita_program::{Dtype, ProgramKind};
 use partita_space::{Axis, AxisSet};
 use partita_testkit::verify::{Fault, verify};
 use partita_testkit::{
-    Case, Outcome, Setup, mismatch, random_branched_case, random_case, random_grouped_case,
-    random_layer_case, random_staged_case, reference_kernels, run,
+    Case, Outcome, Setup, least_of, mismatch, random_branched_case, random_case,
+    random_grouped_case, random_layer_case, random_staged_case, reference_kernels, run, seeds,
 };
 
 /// The run without running statistics: they are those over all samples, and micro-batches update them one
@@ -57,9 +57,11 @@ fn is_finite(outcome: &Outcome) -> bool {
     outcome.losses.iter().all(|loss| loss.abs() < 1e12)
 }
 
-fn compare(least: usize, seeds: u64, draw: fn(u64) -> Case) {
+fn compare(least: usize, cases: u64, draw: fn(u64) -> Case) {
     let (mut tried, mut failures) = (0, Vec::new());
-    for case in (0..seeds).filter_map(|seed| local(draw(seed))) {
+    let range = seeds(cases, 4, 4 * cases);
+    let least = least_of(least, cases, &range);
+    for case in range.filter_map(|seed| local(draw(seed))) {
         let kernels = reference_kernels(Dtype::F64);
         let split = Setup::of_case(&case, &kernels);
         let single = Setup {

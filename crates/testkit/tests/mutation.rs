@@ -519,7 +519,7 @@ fn survey(case: &Case, mutate: Mutate, mutants: usize) -> [usize; 2] {
 }
 
 fn survey_all(of: fn(u64) -> Case, mutate: Mutate) {
-    let range = seeds(300, 3, 3000);
+    let range = seeds(300, 6, 3000);
     let cases = range.end - range.start;
     let (mut refused, mut equivalent) = (0, 0);
     for seed in range {

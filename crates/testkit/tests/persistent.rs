@@ -8,7 +8,7 @@ use partita_session::persists_over_programs;
 use partita_testkit::ReferenceMenu;
 use partita_testkit::{
     Case, random_branched_case, random_case, random_layer_case, random_sequence_case,
-    random_staged_case,
+    random_staged_case, seeds,
 };
 
 fn program(case: &Case, kind: ProgramKind, batch: usize) -> Program {
@@ -42,8 +42,7 @@ fn persistent(program: &Program, rank: usize) -> Vec<&Buffer> {
 }
 
 fn compare(draw: fn(u64) -> Case) {
-    let long = std::env::var("PARTITA_TEST_LONG").is_ok();
-    for seed in 0..if long { 1000 } else { 100 } {
+    for seed in seeds(100, 4, 1000) {
         let case = draw(seed);
         let first = program(&case, ProgramKind::Train, case.batch);
         for kind in [ProgramKind::Train, ProgramKind::Evaluate] {

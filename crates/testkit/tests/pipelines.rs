@@ -15,7 +15,7 @@ use partita_program::{
 use partita_space::{Bytes, Rank, Seconds};
 use partita_testkit::{
     Case, Level, Setup, Trial, Verdict, mismatch, print, random_staged_case, reference_kernels,
-    run, test_levels,
+    run, seeds, test_levels,
 };
 
 fn train(graph: &Graph, strategy: &str, batch: usize) -> Program {
@@ -382,14 +382,10 @@ fn five_dimensions_on_24_ranks_equal_one_rank() {
 
 #[test]
 fn fast_kernels_in_pipelines_equal_one_exact_rank() {
-    let long = std::env::var("PARTITA_TEST_LONG").is_ok();
-    let start: u64 = std::env::var("PARTITA_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0);
-    let cases = if long { 1200 } else { 60 };
+    let range = seeds(60, 2, 1200);
+    let cases = range.end - range.start;
     let (mut equal, mut hard) = (0, 0);
-    for seed in start..start + cases {
+    for seed in range {
         let case = random_staged_case(seed);
         // Data that keep away from kinks are not always found.
         let Some(trial) = Trial::new(&case) else {

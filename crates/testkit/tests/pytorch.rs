@@ -15,7 +15,7 @@ use partita_space::{Mesh, Rank};
 use partita_testkit::{
     KernelFactory, Outcome, Setup, distance, reference_kernels, run, test_levels,
 };
-use partita_testkit::{ReferenceMenu, Samples, Stored, not_run};
+use partita_testkit::{ReferenceMenu, Samples, Share, Stored, not_run};
 use safetensors::{Dtype as Stored32, SafeTensors};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -454,40 +454,14 @@ fn compare_in_f64(name: &str, strategy: Strategy) {
     read(name).compare_step(strategy, &on, &tolerance);
 }
 
-#[test]
-fn resnet_50_equals_pytorch_on_one_rank() {
-    compare_in_f64("resnet50_64", Strategy::single());
-}
-
-#[test]
-fn resnet_50_equals_pytorch_when_split() {
-    compare_in_f64("resnet50_64", Strategy::hybrid(2, [1, 2, 1]));
-}
-
-#[test]
-fn amoebanet_d_equals_pytorch_on_one_rank() {
-    compare_in_f64("amoebanetd-3-16_64", Strategy::single());
-}
-
-/// The last cells have one position a rank, and columns of seven taps reach across all of them.
-#[test]
-fn amoebanet_d_equals_pytorch_when_split() {
-    compare_in_f64("amoebanetd-3-16_64", Strategy::hybrid(2, [1, 2, 2]));
-}
-
-#[test]
-fn unet_equals_pytorch_in_f64() {
-    compare_in_f64("unet3d_32", Strategy::single());
-}
-
-/// In f32 on the fast kernels.
-fn compare_unet(strategy: Strategy) {
+/// In f32 on the fast kernels, at every level.
+fn compare_in_f32(name: &str, strategy: Strategy) {
     for level in test_levels() {
-        compare_unet_at(level, strategy.clone());
+        compare_at(level, name, strategy.clone());
     }
 }
 
-fn compare_unet_at(level: Level, strategy: Strategy) {
+fn compare_at(level: Level, name: &str, strategy: Strategy) {
     let menu = CpuMenu { threads: 1, level };
     let kernels = |mesh: Mesh, rank: Rank| -> Box<dyn Kernels> {
         let team = Team::new(menu.threads, menu.level).unwrap();
@@ -498,32 +472,44 @@ fn compare_unet_at(level: Level, strategy: Strategy) {
         menu: &menu,
         kernels: &kernels,
     };
-    // Rounding in f32 moves gradients of this network by 0.8 to 1.02 percent at every level, one rank or
+    // Rounding in f32 moves gradients of the U-Net by 0.8 to 1.02 percent at every level, one rank or
     // split, where the same program in f64 is within 1e-7.
     let tolerance = Tolerance {
         loss: 1e-5,
         gradient: 2e-2,
         step: 1e-4,
     };
-    read("unet3d_32").compare_step(strategy, &on, &tolerance);
+    read(name).compare_step(strategy, &on, &tolerance);
 }
 
-#[test]
-fn unet_equals_pytorch_on_one_rank() {
-    compare_unet(Strategy::single());
-}
+/// A network, how it is split, and how it is compared. A run takes the share of the day.
+type Comparison = (&'static str, Strategy, fn(&str, Strategy));
 
 #[test]
-fn unet_equals_pytorch_when_split() {
-    compare_unet(Strategy::hybrid(1, [2, 1, 2]));
-}
-
-#[test]
-fn cosmoflow_equals_pytorch() {
-    read("cosmoflow_32").compare(Strategy::hybrid(1, [2, 1, 1]));
-}
-
-#[test]
-fn cosmoflow_with_batch_norm_equals_pytorch() {
-    read("cosmoflow_32_bn").compare(Strategy::hybrid(1, [2, 1, 1]));
+fn networks_equal_pytorch() {
+    let all = |name: &str, strategy| read(name).compare(strategy);
+    let networks: [Comparison; 9] = [
+        ("unet3d_32", Strategy::single(), compare_in_f64),
+        ("unet3d_32", Strategy::hybrid(1, [2, 1, 2]), compare_in_f32),
+        ("unet3d_32", Strategy::single(), compare_in_f32),
+        ("cosmoflow_32", Strategy::hybrid(1, [2, 1, 1]), all),
+        ("amoebanetd-3-16_64", Strategy::single(), compare_in_f64),
+        // The last cells have one position a rank, and columns of seven taps reach across all of them.
+        (
+            "amoebanetd-3-16_64",
+            Strategy::hybrid(2, [1, 2, 2]),
+            compare_in_f64,
+        ),
+        (
+            "resnet50_64",
+            Strategy::hybrid(2, [1, 2, 1]),
+            compare_in_f64,
+        ),
+        ("cosmoflow_32_bn", Strategy::hybrid(1, [2, 1, 1]), all),
+        ("resnet50_64", Strategy::single(), compare_in_f64),
+    ];
+    for (name, strategy, compare) in Share::of(4).of_items(networks) {
+        println!("{name} {strategy}");
+        compare(name, strategy);
+    }
 }

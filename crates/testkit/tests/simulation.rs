@@ -8,7 +8,7 @@ use partita_lower::{Request, SampleFormat, Strategy, lower, lower_ranks};
 use partita_oracle::{MachineCosts, Mode, simulate};
 use partita_program::{Dtype, Optimizer, Program, ProgramKind, Transform, UnpinnedMenu};
 use partita_testkit::{
-    Share, random_case, random_layer_case, random_sequence_case, random_staged_case,
+    Share, random_case, random_layer_case, random_sequence_case, random_staged_case, seeds,
 };
 use partita_verify::Fault;
 
@@ -67,7 +67,7 @@ fn compare(program: &Program) -> usize {
 
 #[test]
 fn random_programs_take_the_same_time_by_classes_and_by_ranks() {
-    let cases = (0..150).flat_map(|seed| {
+    let cases = seeds(150, 3, 150).flat_map(|seed| {
         [
             random_case(seed),
             random_layer_case(seed),
@@ -81,7 +81,7 @@ fn random_programs_take_the_same_time_by_classes_and_by_ranks() {
 
 #[test]
 fn random_pipelines_take_the_same_time_by_classes_and_by_ranks() {
-    for case in (0..200).map(random_staged_case) {
+    for case in seeds(200, 4, 200).map(random_staged_case) {
         compare(&program(&case.graph, case.strategy, case.batch));
     }
 }
@@ -188,7 +188,6 @@ fn thousands_of_ranks_in_space_are_hundreds_of_classes() {
 /// Ten networks, even and uneven extents, parts without a voxel.
 #[test]
 fn about_500_ranks_take_the_same_time_by_classes_and_by_ranks() {
-    let share = Share::of(5);
     let cases = [
         ("cosmoflow@512", [8, 8, 8]),
         ("cosmoflow@256+bn", [7, 8, 9]),
@@ -201,8 +200,7 @@ fn about_500_ranks_take_the_same_time_by_classes_and_by_ranks() {
         ("alexnet@224", [1, 16, 32]),
         ("resnet110v2@64", [1, 32, 16]),
     ];
-    let of_today = (0..).zip(cases).filter(|(number, _)| share.has(*number));
-    for (_, (name, spatial)) in of_today {
+    for (name, spatial) in Share::of(5).of_items(cases) {
         let graph = zoo::build(name).unwrap();
         let program = program(&graph, Strategy::hybrid(1, spatial), 1);
         let costs = costs();

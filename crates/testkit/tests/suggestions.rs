@@ -4,19 +4,17 @@
 
 use partita_graph::{Graph, text};
 use partita_space::AXES;
-use partita_testkit::{Draws, Typed, any_random_case, choices, is_of_word};
+use partita_testkit::{Draws, Typed, any_random_case, choices, is_of_word, seeds};
 
 /// Corrections of a strategy with several errors in it.
 const STEPS: usize = 12;
 
 #[test]
 fn every_suggestion_leads_to_an_accepted_strategy() {
-    let long = std::env::var("PARTITA_TEST_LONG").is_ok();
-    let cases: u64 = if long { 20_000 } else { 1200 };
-    let seed = std::env::var("PARTITA_SEED").ok();
-    let start: u64 = seed.and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let range = seeds(1200, 3, 20_000);
+    let cases = range.end - range.start;
     let (mut failures, mut followed, mut refused, mut helped) = (Vec::new(), 0, 0, 0);
-    for seed in start..start + cases {
+    for seed in range {
         let mut draws = Draws::new(seed);
         let (graph, typed) = random_request(&mut draws, seed);
         let Some(refusal) = typed.refusal(&graph) else {

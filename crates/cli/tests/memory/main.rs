@@ -7,6 +7,7 @@
 #[allow(dead_code, reason = "some of it is for other tests")]
 mod launchers;
 
+use partita_testkit::Share;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -132,7 +133,7 @@ fn threads_take_what_is_predicted() {
     let folder = tempfile::tempdir().unwrap();
     universes(folder.path(), "12", "64");
     shapes(folder.path());
-    for case in [
+    for case in Share::of(3).of_items([
         case("cosmoflow@64+bn", 4, 1, "data=1"),
         case("cosmoflow@64+bn", 4, 2, "data=2"),
         case("cosmoflow@64+bn", 4, 2, "depth=2"),
@@ -147,7 +148,7 @@ fn threads_take_what_is_predicted() {
         case("resnet18@64", 8, 2, "data=2"),
         case("resnet18@64", 8, 2, "data=2,bucket=4MiB"),
         case("resnet18@64", 8, 2, "data=2,shard=parameters"),
-    ] {
+    ]) {
         let memory = trained(folder.path(), threads(case.ranks), &case);
         check(&case, &memory);
     }
@@ -176,7 +177,7 @@ fn processes_take_what_is_predicted() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     shapes(folder.path());
-    for name in launchers::NAMES {
+    for name in Share::of(3).of_items(launchers::NAMES) {
         let Some(launcher) = launchers::launcher(name, "processes_take_what_is_predicted") else {
             continue;
         };

@@ -2,6 +2,7 @@
 
 use crate::case::{Case, PARTITA, alone, run};
 use crate::launchers::{Launcher, launcher};
+use partita_testkit::Share;
 use serde_json::Value;
 use std::path::Path;
 
@@ -19,7 +20,7 @@ fn value(launcher: &Launcher, folder: &Path, words: &[&str]) -> Value {
 /// Processes of one host are predicted from what they measure together, and machine files hold it.
 #[test]
 fn processes_are_predicted_and_calibrated() {
-    for name in crate::launchers::NAMES {
+    for name in Share::of(3).of_items(crate::launchers::NAMES) {
         let Some(launcher) = launcher(name, "processes_are_predicted_and_calibrated") else {
             continue;
         };

@@ -2,6 +2,7 @@
 
 use crate::case::{Case, PARTITA, alone, threads};
 use crate::launchers::launcher;
+use partita_testkit::Share;
 use std::process::Command;
 
 /// Strategies of 2, 4 and 8 ranks. Layers of stages are said, as those that are left open follow what
@@ -42,7 +43,7 @@ fn is_the_same_as_threads(name: &'static str, test: &str) {
     };
     let _alone = alone();
     let case = Case::new(2, "20 s");
-    for (ranks, strategy) in STRATEGIES {
+    for (ranks, strategy) in Share::of(3).of_items(STRATEGIES) {
         let expected = threads(ranks, strategy);
         let processes = case.processes(&launcher, ranks, strategy, &[]);
         assert_eq!(processes.digest, expected.digest, "{name}, {strategy}");
@@ -81,12 +82,12 @@ fn sums_of_the_library_are_equal_up_to_rounding() {
         };
         let _alone = alone();
         let case = Case::new(2, "20 s");
-        for strategy in [
+        for strategy in Share::of(4).of_items([
             "data=2,depth=2",
             "data=4,bucket=2KiB",
             "data=2,channel=2,shard=gradients",
             "micro=2,stages=[depth=2|data=2],schedule=1f1b",
-        ] {
+        ]) {
             let ordered = case.processes(&launcher, 4, strategy, &[]);
             let library = case.processes(&launcher, 4, strategy, &["--library-collectives"]);
             assert_eq!(library.digest, ordered.digest);
@@ -110,7 +111,7 @@ fn messages_in_bf16_are_those_of_threads() {
         let _alone = alone();
         let case = Case::new(2, "20 s");
         case.set("precision = \"bf16\"");
-        for strategy in ["data=2,depth=2", "filter=2,channel=2"] {
+        for strategy in Share::of(2).of_items(["data=2,depth=2", "filter=2,channel=2"]) {
             let ordered = case.processes(&launcher, 4, strategy, &[]);
             let mut command = Command::new(PARTITA);
             command.args(["train", "run.toml", "--strategy", strategy, "--json"]);
