@@ -14,7 +14,7 @@ pub use input::{CoresArgs, DecodingArgs, InputArgs, OffloadArgs};
 pub use selection::SelectionArgs;
 pub use tune::TuneArgs;
 
-use crate::number;
+use crate::number::{self, Mirror};
 use crate::serve::ServeArgs;
 use clap::{Args, Parser, Subcommand};
 use partita::{KernelSet, LoweringPass, parse_bytes, parse_seconds};
@@ -387,9 +387,9 @@ pub struct ForwardArgs {
     #[arg(value_name = "RUN.toml")]
     pub run: PathBuf,
     /// Weight file, in Partita's or in PyTorch's names and axis order, or an output folder (default: `output` of the
-    /// run file)
-    #[arg(long, value_name = "FILE")]
-    pub weights: Option<PathBuf>,
+    /// run file). Of several, such as those of a cross-validation, outputs are averaged
+    #[arg(long, value_name = "FILE,...", value_delimiter = ',')]
+    pub weights: Vec<PathBuf>,
     /// Weights of the best epoch in `output` of the run file, by the metric `best` of `[checkpoint]` (default: of the
     /// last epoch)
     #[arg(long, conflicts_with = "weights")]
@@ -432,6 +432,10 @@ pub struct ForwardArgs {
     /// What each tile counts where several have a voxel (default: gaussian)
     #[arg(long, value_enum)]
     pub tile_weights: Option<TileWeightsName>,
+    /// Average outputs over samples that are mirrored along these dims, in all combinations: `depth`, `height` and
+    /// `width`, or `d`, `h` and `w`, such as `h,w`
+    #[arg(long, value_name = "DIM,...", value_parser = number::mirror)]
+    pub mirror: Option<Mirror>,
     /// Use collectives of the MPI library, equal up to rounding, instead of sums in rank order
     #[arg(long)]
     pub library_collectives: bool,
