@@ -1,6 +1,7 @@
 //! Arguments of all verbs.
 
 mod choices;
+mod fractals;
 mod input;
 mod selection;
 mod tune;
@@ -10,6 +11,7 @@ pub use choices::{
     KindName, NamesName, OptimizerName, OrientationName, OutputName, PrecisionName, SampleName,
     SplitName, StoreName, StoredName, TileWeightsName, UnitsName, VolumesName,
 };
+pub use fractals::FractalsArgs;
 pub use input::{CoresArgs, DecodingArgs, InputArgs, OffloadArgs};
 pub use selection::SelectionArgs;
 pub use tune::TuneArgs;
@@ -553,6 +555,8 @@ pub enum DataVerb {
     Cosmology(CosmologyArgs),
     /// Make volumes of an organ with lesions, with a class per voxel
     Segmentation(SegmentationArgs),
+    /// Make volumes of fractals, with a class per voxel: the data of the benchmark ScaFFold
+    Fractals(FractalsArgs),
     /// Make images of simple shapes, with a class per image
     Shapes(ShapesArgs),
     /// Make strings of digits and their answers, for an encoder and a decoder

@@ -2,21 +2,21 @@
 
 use crate::args::{
     BatchNormName, CalibrateArgs, CheckName, ConvertArgs, CosmologyArgs, DigitsArgs,
-    DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, ImportNetworkArgs,
-    InferArgs, InputArgs, InterpolationName, IoName, KindName, LowerArgs, MakingArgs, NamesName,
-    OffloadArgs, OptimizerName, OrientationName, OutputName, PlanArgs, PrecisionName, PredictArgs,
-    SampleName, SegmentationArgs, ShapesArgs, SplitName, StoreName, StoredName, TileWeightsName,
-    TrainArgs, TrainingArgs, TuneArgs, UnitsName, VolumesName,
+    DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, FractalsArgs, ImportArgs,
+    ImportNetworkArgs, InferArgs, InputArgs, InterpolationName, IoName, KindName, LowerArgs,
+    MakingArgs, NamesName, OffloadArgs, OptimizerName, OrientationName, OutputName, PlanArgs,
+    PrecisionName, PredictArgs, SampleName, SegmentationArgs, ShapesArgs, SplitName, StoreName,
+    StoredName, TileWeightsName, TrainArgs, TrainingArgs, TuneArgs, UnitsName, VolumesName,
 };
 use crate::error::CliError;
 use crate::number::{Cores, Mirror};
 use partita::{
     ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, ConvertRequest, CosmologyRequest,
-    DigitsRequest, ErrorKind, FLOATS, ForwardRequest, ImportRequest, InferRequest, InputRequest,
-    IoChoice, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV, OffloadRequest,
-    PlanRequest, PredictRequest, PredictionChoice, PredictionUnits, ResumeFrom, SCALED_COUNTS, SGD,
-    SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice, TilesAsked,
-    TrainRequest, Training, TuneRequest, VolumeMode, WeightForm, WeightNames,
+    DigitsRequest, ErrorKind, FLOATS, ForwardRequest, FractalsRequest, ImportRequest, InferRequest,
+    InputRequest, IoChoice, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV,
+    OffloadRequest, PlanRequest, PredictRequest, PredictionChoice, PredictionUnits, ResumeFrom,
+    SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice,
+    TilesAsked, TrainRequest, Training, TuneRequest, VolumeMode, WeightForm, WeightNames,
 };
 use partita_data::Split;
 use partita_data::{ConvertSpec, GeometrySpec, Interpolation, Keys, VoxelOrientation};
@@ -461,6 +461,23 @@ impl SegmentationArgs {
             make: self.making.request(),
             volumes: self.volumes,
             grid: self.grid,
+        }
+    }
+}
+
+impl FractalsArgs {
+    /// The request to the library.
+    pub fn request(&self) -> FractalsRequest {
+        FractalsRequest {
+            make: MakeRequest {
+                out: self.out.clone(),
+                seed: self.seed,
+                validation: self.validation,
+                test: self.test,
+                threads: self.threads,
+            },
+            volumes: self.volumes,
+            scale: self.scale,
         }
     }
 }
