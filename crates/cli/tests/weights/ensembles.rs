@@ -1,6 +1,7 @@
 //! Averages over several weights and mirrored samples, and classes of many tiles.
 
 use super::{Case, STRATEGIES, case, npy};
+use partita_data::{Dataset, Split};
 use partita_formats::hdf5::TargetFile;
 use partita_formats::{DType, Layout, Samples};
 use std::fs;
@@ -280,6 +281,12 @@ fn evaluations_are_of_the_means() {
         );
         assert_eq!(one["classification"], same["classification"], "{run}");
         let means = measured(&format!("--weights {list} --mirror d,h"));
+        // As the classes that `infer` writes say.
+        let from = format!("infer {run} --weights {list} --mirror d,h --output classes");
+        case.answer(&format!("{from} --out evaluated.npy"));
+        let found = accuracy(case, &npy(&case.path("evaluated.npy")).1);
+        let told = means["classification"]["accuracy"].as_f64().unwrap();
+        assert!((found - told).abs() < 1e-9, "{run}: {found} {told}");
         assert!((loss(&one) - loss(&means)).abs() > 1e-4, "{run}");
         for (strategy, ranks) in STRATEGIES {
             let more = format!("--weights {list} --mirror d,h --ranks {ranks} --strategy");
@@ -296,6 +303,25 @@ fn evaluations_are_of_the_means() {
             assert_eq!(found["samples"], means["samples"], "{run} {strategy}");
         }
     }
+}
+
+/// The share of the voxels of the validation split whose predicted class is that of the dataset.
+fn accuracy(case: &Case, classes: &[u8]) -> f64 {
+    let dataset = Dataset::open(case.path("set")).unwrap();
+    let mut reader = dataset.reader(Split::Validation);
+    let (mut labels, mut hits) = (Samples::new(DType::Int16), 0);
+    for (sample, classes) in classes.chunks_exact(512).enumerate() {
+        let whole = [0..1, 0..8, 0..8, 0..8];
+        reader.read_labels(sample, whole, &mut labels).unwrap();
+        let Samples::I16(labels) = &labels else {
+            panic!("labels are integers");
+        };
+        let pairs = labels.iter().zip(classes);
+        hits += pairs
+            .filter(|&(&label, &class)| label == i16::from(class))
+            .count();
+    }
+    hits as f64 / classes.len() as f64
 }
 
 #[test]
