@@ -307,7 +307,7 @@ def evaluate(
     data: Any = None,
     *,
     split: Optional[str] = None,
-    weights: Optional[Path] = None,
+    weights: Union[Path, Sequence[Path], None] = None,
     best: bool = False,
     ranks: Optional[int] = None,
     strategy: Optional[str] = None,
@@ -319,8 +319,9 @@ def evaluate(
     """Evaluates trained weights: loss and metrics on a split.
 
     run: a training, or its run file. data: as of ``train`` (default: that of the training, if it is a path). split: ``"train"``,
-    ``"validation"`` or ``"test"``. weights: a weight file (default: those of the training). best: those of its best epoch.
-    per_sample: loss and metrics of each sample, too. more: other options of ``partita evaluate``.
+    ``"validation"`` or ``"test"``. weights: a weight file, or a list whose outputs are averaged (default: those of the training).
+    best: those of its best epoch. per_sample: loss and metrics of each sample, too. more: other options of
+    ``partita evaluate``, such as ``mirror=["height", "width"]``.
     """
     options = dict(weights=weights, best=best, ranks=ranks, strategy=strategy, batch=batch, per_sample=per_sample, **more)
     found = _forward("evaluate", run, data, split, options, progress)
@@ -333,7 +334,7 @@ def infer(
     *,
     out: Optional[Path] = None,
     split: Optional[str] = None,
-    weights: Optional[Path] = None,
+    weights: Union[Path, Sequence[Path], None] = None,
     best: bool = False,
     output: Optional[str] = None,
     ranks: Optional[int] = None,

@@ -1,6 +1,7 @@
 //! Arguments of all verbs.
 
 mod choices;
+mod fractals;
 mod input;
 mod selection;
 mod tune;
@@ -10,11 +11,12 @@ pub use choices::{
     KindName, NamesName, OptimizerName, OrientationName, OutputName, PrecisionName, SampleName,
     SplitName, StoreName, StoredName, TileWeightsName, UnitsName, VolumesName,
 };
+pub use fractals::FractalsArgs;
 pub use input::{CoresArgs, DecodingArgs, InputArgs, OffloadArgs};
 pub use selection::SelectionArgs;
 pub use tune::TuneArgs;
 
-use crate::number;
+use crate::number::{self, Mirror};
 use crate::serve::ServeArgs;
 use clap::{Args, Parser, Subcommand};
 use partita::{KernelSet, LoweringPass, parse_bytes, parse_seconds};
@@ -387,9 +389,9 @@ pub struct ForwardArgs {
     #[arg(value_name = "RUN.toml")]
     pub run: PathBuf,
     /// Weight file, in Partita's or in PyTorch's names and axis order, or an output folder (default: `output` of the
-    /// run file)
-    #[arg(long, value_name = "FILE")]
-    pub weights: Option<PathBuf>,
+    /// run file). Of several, such as those of a cross-validation, outputs are averaged
+    #[arg(long, value_name = "FILE,...", value_delimiter = ',')]
+    pub weights: Vec<PathBuf>,
     /// Weights of the best epoch in `output` of the run file, by the metric `best` of `[checkpoint]` (default: of the
     /// last epoch)
     #[arg(long, conflicts_with = "weights")]
@@ -432,6 +434,10 @@ pub struct ForwardArgs {
     /// What each tile counts where several have a voxel (default: gaussian)
     #[arg(long, value_enum)]
     pub tile_weights: Option<TileWeightsName>,
+    /// Average outputs over samples that are mirrored along these dims, in all combinations: `depth`, `height` and
+    /// `width`, or `d`, `h` and `w`, such as `h,w`
+    #[arg(long, value_name = "DIM,...", value_parser = number::mirror)]
+    pub mirror: Option<Mirror>,
     /// Use collectives of the MPI library, equal up to rounding, instead of sums in rank order
     #[arg(long)]
     pub library_collectives: bool,
@@ -549,6 +555,8 @@ pub enum DataVerb {
     Cosmology(CosmologyArgs),
     /// Make volumes of an organ with lesions, with a class per voxel
     Segmentation(SegmentationArgs),
+    /// Make volumes of fractals, with a class per voxel: the data of the benchmark ScaFFold
+    Fractals(FractalsArgs),
     /// Make images of simple shapes, with a class per image
     Shapes(ShapesArgs),
     /// Make strings of digits and their answers, for an encoder and a decoder

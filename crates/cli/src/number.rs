@@ -199,9 +199,69 @@ pub fn cores(text: &str) -> Result<Cores, Expected> {
     read.ok_or_else(|| Expected::from(expected).nearest(0))
 }
 
+/// Which of D, H, W are mirrored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mirror(pub [bool; 3]);
+
+/// A list of different dims, by their names or first letters.
+pub fn mirror(text: &str) -> Result<Mirror, Expected> {
+    let names = [
+        ["depth", "d", "z"],
+        ["height", "h", "y"],
+        ["width", "w", "x"],
+    ];
+    let (mut mirrored, mut is_list) = ([false; 3], true);
+    for word in text.split(',') {
+        let is_known = |name: &[&str; 3]| name[..2].contains(&word);
+        let begin = word.trim().to_lowercase().chars().next();
+        let is_near = |name: &[&str; 3]| {
+            let mut letters = name[1..].iter().flat_map(|name| name.chars());
+            letters.any(|letter| Some(letter) == begin)
+        };
+        let dim = names.iter().position(is_known);
+        is_list &= dim.is_some_and(|dim| !mirrored[dim]);
+        if let Some(dim) = dim.or_else(|| names.iter().position(is_near)) {
+            mirrored[dim] = true;
+        }
+    }
+    if is_list {
+        return Ok(Mirror(mirrored));
+    }
+    let meant: Vec<&str> = (0..3)
+        .filter(|&dim| mirrored[dim])
+        .map(|dim| names[dim][0])
+        .collect();
+    let nearest = if meant.is_empty() {
+        "height,width".to_owned()
+    } else {
+        meant.join(",")
+    };
+    let expected = "different dims of depth, height and width, or d, h and w, with commas";
+    Err(Expected::from(expected).nearest(nearest))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dims_to_mirror_are_named_once() {
+        assert_eq!(mirror("w"), Ok(Mirror([false, false, true])));
+        assert_eq!(mirror("depth,h"), Ok(Mirror([true, true, false])));
+        for (asked, nearest) in [
+            ("h,h", "height"),
+            ("w,height,x", "height,width"),
+            ("D,heigth", "depth,height"),
+            ("channels", "height,width"),
+            ("", "height,width"),
+        ] {
+            let error = mirror(asked).unwrap_err().to_string();
+            assert!(
+                error.ends_with(&format!("help: try {nearest}")),
+                "{asked}: {error}"
+            );
+        }
+    }
 
     #[test]
     fn reads_counts() {

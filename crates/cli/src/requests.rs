@@ -2,21 +2,21 @@
 
 use crate::args::{
     BatchNormName, CalibrateArgs, CheckName, ConvertArgs, CosmologyArgs, DigitsArgs,
-    DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, ImportArgs, ImportNetworkArgs,
-    InferArgs, InputArgs, InterpolationName, IoName, KindName, LowerArgs, MakingArgs, NamesName,
-    OffloadArgs, OptimizerName, OrientationName, OutputName, PlanArgs, PrecisionName, PredictArgs,
-    SampleName, SegmentationArgs, ShapesArgs, SplitName, StoreName, StoredName, TileWeightsName,
-    TrainArgs, TrainingArgs, TuneArgs, UnitsName, VolumesName,
+    DigitsTaskName, EvaluateArgs, ExportArgs, ForwardArgs, FractalsArgs, ImportArgs,
+    ImportNetworkArgs, InferArgs, InputArgs, InterpolationName, IoName, KindName, LowerArgs,
+    MakingArgs, NamesName, OffloadArgs, OptimizerName, OrientationName, OutputName, PlanArgs,
+    PrecisionName, PredictArgs, SampleName, SegmentationArgs, ShapesArgs, SplitName, StoreName,
+    StoredName, TileWeightsName, TrainArgs, TrainingArgs, TuneArgs, UnitsName, VolumesName,
 };
 use crate::error::CliError;
-use crate::number::Cores;
+use crate::number::{Cores, Mirror};
 use partita::{
     ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, ConvertRequest, CosmologyRequest,
-    DigitsRequest, ErrorKind, FLOATS, ForwardRequest, ImportRequest, InferRequest, InputRequest,
-    IoChoice, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV, OffloadRequest,
-    PlanRequest, PredictRequest, PredictionChoice, PredictionUnits, ResumeFrom, SCALED_COUNTS, SGD,
-    SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice, TilesAsked,
-    TrainRequest, Training, TuneRequest, VolumeMode, WeightForm, WeightNames,
+    DigitsRequest, ErrorKind, FLOATS, ForwardRequest, FractalsRequest, ImportRequest, InferRequest,
+    InputRequest, IoChoice, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV,
+    OffloadRequest, PlanRequest, PredictRequest, PredictionChoice, PredictionUnits, ResumeFrom,
+    SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice,
+    TilesAsked, TrainRequest, Training, TuneRequest, VolumeMode, WeightForm, WeightNames,
 };
 use partita_data::Split;
 use partita_data::{ConvertSpec, GeometrySpec, Interpolation, Keys, VoxelOrientation};
@@ -25,7 +25,8 @@ use partita_input::CheckScope;
 use partita_input::{PredictionKind, TileWeights};
 use partita_program::ProgramKind;
 use partita_synth::DigitsTask;
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 impl TrainingArgs {
     fn request(&self) -> Training {
@@ -289,7 +290,7 @@ impl ForwardArgs {
     fn request(&self) -> ForwardRequest {
         ForwardRequest {
             run_file: self.run.clone(),
-            weights: self.weights.clone(),
+            weights: self.weights(),
             best: self.best,
             selection: self.selection.selection(),
             data: self.data.clone(),
@@ -317,9 +318,30 @@ impl ForwardArgs {
                     TileWeightsName::Middle => TileWeights::Middle,
                 }),
             },
+            mirror: self.mirror.map_or([false; 3], |Mirror(dims)| dims),
             library_collectives: self.library_collectives,
             per_sample: false,
         }
+    }
+
+    /// Paths of weights; a path with commas that is there is one.
+    fn weights(&self) -> Vec<PathBuf> {
+        let whole: PathBuf = self
+            .weights
+            .iter()
+            .map(|path| path.as_os_str().to_owned())
+            .fold(OsString::new(), |mut all, path| {
+                if !all.is_empty() {
+                    all.push(",");
+                }
+                all.push(path);
+                all
+            })
+            .into();
+        if self.weights.len() > 1 && whole.exists() {
+            return vec![whole];
+        }
+        self.weights.clone()
     }
 }
 
@@ -439,6 +461,23 @@ impl SegmentationArgs {
             make: self.making.request(),
             volumes: self.volumes,
             grid: self.grid,
+        }
+    }
+}
+
+impl FractalsArgs {
+    /// The request to the library.
+    pub fn request(&self) -> FractalsRequest {
+        FractalsRequest {
+            make: MakeRequest {
+                out: self.out.clone(),
+                seed: self.seed,
+                validation: self.validation,
+                test: self.test,
+                threads: self.threads,
+            },
+            volumes: self.volumes,
+            scale: self.scale,
         }
     }
 }

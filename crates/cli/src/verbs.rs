@@ -270,6 +270,9 @@ fn data(context: &Context, verb: &DataVerb, out: &mut dyn Write) -> Result<(), C
             &|| partita::make_segmentation(context, &args.request()),
             out,
         ),
+        DataVerb::Fractals(args) => {
+            make_dataset(&|| partita::make_fractals(context, &args.request()), out)
+        }
         DataVerb::Shapes(args) => {
             make_dataset(&|| partita::make_shapes(context, &args.request()), out)
         }

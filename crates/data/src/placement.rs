@@ -46,6 +46,12 @@ impl Placement {
         self.original.is_some()
     }
 
+    /// Whether these lie between the voxels of the sample, and not on them in another order.
+    pub fn is_interpolated(&self) -> bool {
+        let original = self.original.as_ref();
+        original.is_some_and(|found| found.image.is_same_voxels(&found.stored).is_none())
+    }
+
     /// Positions of the voxels on which it is written.
     pub fn affine(&self) -> Affine {
         self.affine

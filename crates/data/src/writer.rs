@@ -1,6 +1,7 @@
 //! Writing a dataset folder, all or nothing.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use partita_files::{FolderLock, is_temporary, parent, sync_folder};
@@ -224,21 +225,54 @@ impl DatasetWriter {
         self.append_sample(split, volume, SampleTarget::None)
     }
 
+    /// As [`append_labeled`](Self::append_labeled), of a sample that is made part by part, of at most this many planes each.
+    ///
+    /// Panics where samples have files of their own, or classes extents of their own.
+    pub fn append_labeled_planes(
+        &mut self,
+        split: Split,
+        at_once: usize,
+        mut part: impl FnMut(Range<usize>) -> (Samples, Samples),
+    ) -> Result<(), DataError> {
+        let written = self.next_place(split)?;
+        let [c, depth, height, width] = self.sizes(split).shape;
+        let Some(file) = &self.splits[split as usize] else {
+            panic!("samples of {split} are stacked in a file");
+        };
+        for first in (0..depth).step_by(at_once) {
+            let planes = first..depth.min(first + at_once);
+            let (volume, labels) = part(planes.clone());
+            let shape = [c, planes.len(), height, width];
+            let extent = Some([planes.len(), height, width]);
+            check_volume(&self.index, shape, &volume)?;
+            check_target(&self.index, extent, SampleTarget::Labels(&labels))?;
+            file.write_planes(written, first, shape, (&volume, &labels))?;
+        }
+        self.written[split as usize] += 1;
+        Ok(())
+    }
+
+    /// Number in its split of the next sample.
+    fn next_place(&self, split: Split) -> Result<usize, DataError> {
+        let samples = self.index.split(split).universes.len();
+        let written = self.written[split as usize];
+        if written < samples {
+            return Ok(written);
+        }
+        Err(DataError::BadValue {
+            what: "number of samples of a split",
+            got: format!("one more than {samples} for {split}"),
+            expected: format!("the {samples} of the spec"),
+        })
+    }
+
     fn append_sample(
         &mut self,
         split: Split,
         volume: &Samples,
         target: SampleTarget<'_>,
     ) -> Result<(), DataError> {
-        let samples = self.index.split(split).universes.len();
-        let written = self.written[split as usize];
-        if written == samples {
-            return Err(DataError::BadValue {
-                what: "number of samples of a split",
-                got: format!("one more than {samples} for {split}"),
-                expected: format!("the {samples} of the spec"),
-            });
-        }
+        let written = self.next_place(split)?;
         let sizes = self.sizes(split);
         check_volume(&self.index, sizes.shape, volume)?;
         check_target(&self.index, sizes.labels, target)?;
@@ -363,6 +397,22 @@ impl SamplesFile {
             volumes: file.volumes(VOLUME_KEY, &shape, index.dtype, layout)?,
             file,
         })
+    }
+
+    /// Writes planes of a sample of a stack, from `first` on, with the classes of their voxels.
+    fn write_planes(
+        &self,
+        place: usize,
+        first: usize,
+        [c, d, h, w]: VolumeShape,
+        (volume, labels): (&Samples, &Samples),
+    ) -> Result<(), DataError> {
+        let SampleTargetArrays::Labels(array) = &self.target_arrays else {
+            panic!("a dataset with classes has an array of them");
+        };
+        let start = [place, 0, first, 0, 0];
+        self.volumes.write_box(&start, &[1, c, d, h, w], volume)?;
+        array.write_box(&start, &[1, 1, d, h, w], labels)
     }
 
     /// Writes a sample, at its place in a stack.

@@ -9,7 +9,7 @@ mod pieces;
 mod storage;
 mod target;
 
-pub use target::{TargetArray, TargetFile};
+pub use target::{Integer, TargetArray, TargetFile};
 
 use std::cell::OnceCell;
 use std::fs::File;

@@ -10,6 +10,7 @@ mod foreground;
 mod orientation;
 mod sampling;
 mod tiling;
+mod variants;
 mod view;
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,7 @@ pub(crate) use draws::SampleKey;
 pub use foreground::Foreground;
 pub use sampling::Sampling;
 pub use tiling::{Tile, TileWeights, Tiling};
+pub use variants::Variants;
 pub(crate) use view::View;
 
 /// Sub-volumes as samples.

@@ -21,7 +21,7 @@ mod store;
 
 pub use augment::{
     Augmentation, Crops, Elastic, EvaluationCrops, Foreground, Sampling, Tile, TileWeights, Tiling,
-    TrainingCrops,
+    TrainingCrops, Variants,
 };
 pub use class_counts::class_counts;
 pub use data_check::{CheckScope, DataCheck, DataChecked};
@@ -29,8 +29,8 @@ pub use data_record::DataRecord;
 pub use loader::Loading;
 pub use prediction_sink::PredictionSink;
 pub use predictions::{
-    PredictionFormat, PredictionKind, PredictionScratch, PredictionShape, TilePlan, is_folder,
-    is_prediction, predictions_key, volume_paths,
+    Band, PredictionFormat, PredictionKind, PredictionScratch, PredictionShape, Stored, TilePlan,
+    is_folder, is_prediction, predictions_key, volume_paths,
 };
 pub use prepare::{FittedStep, Preparation, STATISTICS_FILE, Step, chain_text, fit};
 pub use preprocessing::Preprocessing;

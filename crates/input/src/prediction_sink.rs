@@ -30,8 +30,10 @@ struct Pending {
     task: TaskId,
     source: View,
     owned: Region,
-    /// Numbers of the samples of the region among those of the split.
-    samples: Vec<usize>,
+    /// D, H, W of the prediction of a sample.
+    extent: [usize; 3],
+    /// Numbers of the samples of the region among those of the split, and which of D, H, W are reversed in them.
+    samples: Vec<(usize, [bool; 3])>,
     is_writer: bool,
 }
 
@@ -60,6 +62,15 @@ impl PredictionSink {
         }
     }
 
+    /// Number of a sample of the network among those of the split, and which of D, H, W are reversed in it.
+    fn seen(&self, sample: usize) -> (usize, [bool; 3]) {
+        let first = self.first_sample;
+        match &self.tiles {
+            Some(plan) => plan.seen(sample, first),
+            None => (sample - first, [false; 3]),
+        }
+    }
+
     /// Number in the file of a sample of the split.
     fn slot(&self, sample: usize) -> usize {
         self.tiles.as_ref().map_or(sample, |plan| plan.slot(sample))
@@ -79,15 +90,24 @@ impl PredictionSink {
                 std::array::from_fn(|dim| piece.start[dim] - store.source.start[dim]);
             assert!(from[0] < n.len(), "a piece is of an owned sample");
             let rows = h.start + from[2]..h.start + from[2] + piece.extent[2];
-            let (sample, plane) = (store.samples[from[0]], d.start + from[1]);
-            self.check(
-                [sample, plane],
-                [rows.start, w.start, c.start],
-                piece.extent,
-            )?;
-            self.reorder(piece.extent);
-            let at = [self.slot(sample), plane];
-            let written = self.scratch.write_rows(at, [c, rows, w], &self.ordered);
+            let ((sample, flip), plane) = (store.samples[from[0]], d.start + from[1]);
+            let region = [plane..plane + 1, rows, w];
+            let stored = |dim: usize| {
+                let (extent, range) = (store.extent[dim], region[dim].clone());
+                if flip[dim] {
+                    extent - range.end..extent - range.start
+                } else {
+                    range
+                }
+            };
+            let [planes, rows, columns] = [stored(0), stored(1), stored(2)];
+            self.reorder(piece.extent, flip);
+            let first = [planes.start, rows.start, columns.start];
+            self.check((sample, flip), first, c.start, piece.extent)?;
+            let at = [self.slot(sample), planes.start];
+            let written = self
+                .scratch
+                .write_rows(at, [c, rows, columns], &self.ordered);
             written.map_err(|error| RunError::Sink {
                 rank: self.rank,
                 reason: error.to_string(),
@@ -96,18 +116,20 @@ impl PredictionSink {
         Ok(())
     }
 
-    /// Refuses packed values that are infinite or NaN, of a plane of a sample from a row, column and channel on. Those of
-    /// padding are none of a volume.
+    /// Refuses values that are infinite or NaN, of rows of a sample from a position and channel on. Those of padding are
+    /// none of a volume.
     fn check(
         &self,
-        [sample, plane]: [usize; 2],
-        [row, column, channel]: [usize; 3],
-        [_, _, _, columns, channels]: [usize; 5],
+        (sample, flip): (usize, [bool; 3]),
+        [plane, row, column]: [usize; 3],
+        channel: usize,
+        [_, _, rows, columns, channels]: [usize; 5],
     ) -> Result<(), RunError> {
         let tile = self.tiles.as_ref().map(|plan| plan.tile(sample));
         let place = |at: usize| {
             let (position, channel) = (at / channels, channel + at % channels);
-            let (row, column) = (row + position / columns, column + position % columns);
+            let row = row + turned(position / columns, rows, flip[1]);
+            let column = column + turned(position % columns, columns, flip[2]);
             match tile {
                 Some(tile) => Some((tile.volume, channel, tile.in_volume([plane, row, column])?)),
                 None => Some((sample, channel, [plane, row, column])),
@@ -126,14 +148,22 @@ impl PredictionSink {
         })
     }
 
-    /// From (H, W, C) to (C, H, W).
-    fn reorder(&mut self, [_, _, rows, columns, channels]: [usize; 5]) {
+    /// From (H, W, C) to (C, H, W), and from reversed rows and columns to those of the sample as it is stored.
+    fn reorder(&mut self, [_, _, rows, columns, channels]: [usize; 5], flip: [bool; 3]) {
         self.ordered.clear();
         for channel in 0..channels {
-            let positions = (0..rows * columns).map(|at| self.packed[at * channels + channel]);
-            self.ordered.extend(positions);
+            for row in (0..rows).map(|row| turned(row, rows, flip[1])) {
+                let positions = (0..columns).map(|at| row * columns + turned(at, columns, flip[2]));
+                let values = positions.map(|at| self.packed[at * channels + channel]);
+                self.ordered.extend(values);
+            }
         }
     }
+}
+
+/// A position along a dim of this extent, which may be reversed.
+fn turned(at: usize, extent: usize, is_reversed: bool) -> usize {
+    if is_reversed { extent - 1 - at } else { at }
 }
 
 fn range(interval: Interval) -> Range<usize> {
@@ -150,14 +180,13 @@ impl Sink for PredictionSink {
         let mut same = AXES.into_iter().filter(|&axis| !shards.has(axis));
         let is_writer = local.is_some_and(|local| same.all(|axis| local[axis.index()] == 0));
         let listed = &inputs.samples[range(owned.0[0])];
+        let [_, d, h, w, _] = store.distribution.shape;
         self.stores.push(Pending {
             task,
             source: store.source,
             owned,
-            samples: listed
-                .iter()
-                .map(|&sample| sample - self.first_sample)
-                .collect(),
+            extent: [d, h, w],
+            samples: listed.iter().map(|&sample| self.seen(sample)).collect(),
             is_writer,
         });
         Ok(())

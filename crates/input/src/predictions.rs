@@ -1,6 +1,8 @@
 //! Predictions of a network on disk: each rank writes its region of each sample into one scratch file, from which the
 //! requested file is made in bounded pieces.
 
+mod band;
+mod classes;
 mod hdf5;
 mod join;
 mod nifti;
@@ -8,6 +10,7 @@ mod npy;
 mod paths;
 mod restored;
 
+pub use band::Band;
 pub use join::TilePlan;
 pub use paths::{is_folder, is_prediction, volume_paths};
 
@@ -21,6 +24,8 @@ use std::sync::Arc;
 use partita_files::NewFile;
 use partita_formats::DataError;
 use partita_space::Bytes;
+
+use classes::ClassType;
 
 /// Bytes of a piece of several planes of all channels.
 const PIECE_BYTES: usize = 4 << 20;
@@ -57,6 +62,16 @@ impl PredictionKind {
     }
 }
 
+/// What a scratch file has of each position.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stored {
+    /// The outputs of all channels, in `f32`.
+    #[default]
+    Scores,
+    /// The index of the greatest output, in the narrowest type that has all of them.
+    Classes,
+}
+
 /// Format of a file of predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PredictionFormat {
@@ -86,8 +101,18 @@ impl PredictionShape {
         self.extent.iter().product()
     }
 
-    fn bytes(&self) -> u64 {
-        (self.samples * self.channels * self.positions() * size_of::<f32>()) as u64
+    /// Bytes of a scratch file of this many positions.
+    fn bytes(&self, stored: Stored, positions: usize) -> u64 {
+        let [channels, size] = self.element(stored);
+        (channels * positions * size) as u64
+    }
+
+    /// Stored values of a position, and bytes of each.
+    fn element(&self, stored: Stored) -> [usize; 2] {
+        match stored {
+            Stored::Scores => [self.channels, size_of::<f32>()],
+            Stored::Classes => [1, ClassType::of(self.channels).size()],
+        }
     }
 
     /// Extents of the array in the file: (N, C) for one position, else (N, C, D, H, W) without missing dims; without
@@ -102,19 +127,14 @@ impl PredictionShape {
         }
         shape
     }
-
-    fn offset(&self, [n, c, d, h, w]: [usize; 5]) -> u64 {
-        let [depth, height, width] = self.extent;
-        let element = (((n * self.channels + c) * depth + d) * height + h) * width + w;
-        (element * size_of::<f32>()) as u64
-    }
 }
 
-/// The scratch file of predictions, (N, C, D, H, W) in `f32`. It is removed when the rank that created it drops it.
+/// The scratch file of predictions, (N, C, D, H, W), or (N, D, H, W) of classes. It is removed when the rank that created it drops it.
 pub struct PredictionScratch {
     path: PathBuf,
     file: File,
     shape: PredictionShape,
+    stored: Stored,
     is_owner: bool,
     /// D, H, W of each sample, where they differ; those of the shape are the largest along each dim.
     extents: Option<Arc<[[usize; 3]]>>,
@@ -129,7 +149,7 @@ impl PredictionScratch {
     ///
     /// Errors: `NoRoom`, `Unwritable`.
     pub fn create(out: &Path, shape: PredictionShape) -> Result<Self, DataError> {
-        Self::create_of_extents(out, shape, None)
+        Self::create_of_extents(out, (shape, Stored::Scores), None)
     }
 
     /// The same, of samples with these D, H, W, if they differ. Each begins the place of one of the largest, which are
@@ -138,7 +158,7 @@ impl PredictionScratch {
     /// Errors: `NoRoom`, `Unwritable`.
     pub fn create_of_extents(
         out: &Path,
-        shape: PredictionShape,
+        (shape, stored): (PredictionShape, Stored),
         extents: Option<Arc<[[usize; 3]]>>,
     ) -> Result<Self, DataError> {
         let path = scratch_path(out);
@@ -148,10 +168,9 @@ impl PredictionScratch {
                 .map(|extent| extent.iter().product::<usize>());
             each.sum()
         };
-        let stored = extents.as_ref().map(positions);
-        let bytes = stored.map_or(shape.bytes(), |positions| {
-            (shape.channels * positions * size_of::<f32>()) as u64
-        });
+        let whole = shape.samples * shape.positions();
+        let positions = extents.as_ref().map_or(whole, positions);
+        let bytes = shape.bytes(stored, positions);
         check_room(&path, bytes)?;
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(true);
@@ -161,12 +180,13 @@ impl PredictionScratch {
             file: file.map_err(|error| unwritable(&path, &error))?,
             path,
             shape,
+            stored,
             is_owner: true,
             extents,
             names: Vec::new(),
             _temporary: None,
         };
-        let sized = scratch.file.set_len(shape.bytes());
+        let sized = scratch.file.set_len(shape.bytes(stored, whole));
         sized.map_err(|error| unwritable(&scratch.path, &error))?;
         Ok(scratch)
     }
@@ -176,12 +196,13 @@ impl PredictionScratch {
     ///
     /// Errors: `NoRoom`, `Unwritable`.
     pub fn temporary(path: &Path, shape: PredictionShape) -> Result<Self, DataError> {
-        check_room(path, shape.bytes())?;
+        let bytes = shape.bytes(Stored::Scores, shape.samples * shape.positions());
+        check_room(path, bytes)?;
         let create = || {
             let temporary = NewFile::create(path)?;
             let mut options = OpenOptions::new();
             let file = options.read(true).write(true).open(temporary.partial())?;
-            file.set_len(shape.bytes())?;
+            file.set_len(bytes)?;
             Ok((temporary, file))
         };
         let (temporary, file) = create().map_err(|error| unwritable(path, &error))?;
@@ -189,6 +210,7 @@ impl PredictionScratch {
             path: temporary.partial().to_path_buf(),
             file,
             shape,
+            stored: Stored::Scores,
             is_owner: false,
             extents: None,
             names: Vec::new(),
@@ -213,23 +235,32 @@ impl PredictionScratch {
         &self.path
     }
 
-    /// Opens the scratch file that another rank has created.
+    /// What it has of each position.
+    pub fn stored(&self) -> Stored {
+        self.stored
+    }
+
+    /// Opens the scratch file of scores that another rank has created.
     ///
     /// Errors: `Unwritable`.
     pub fn open(out: &Path, shape: PredictionShape) -> Result<Self, DataError> {
-        Self::open_at(&scratch_path(out), shape)
+        Self::open_at(&scratch_path(out), (shape, Stored::Scores))
     }
 
     /// As [`Self::open`], by the path of the scratch file itself.
     ///
     /// Errors: `Unwritable`.
-    pub fn open_at(path: &Path, shape: PredictionShape) -> Result<Self, DataError> {
+    pub fn open_at(
+        path: &Path,
+        (shape, stored): (PredictionShape, Stored),
+    ) -> Result<Self, DataError> {
         let path = path.to_path_buf();
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         Ok(Self {
             file: opened.map_err(|error| unwritable(&path, &error))?,
             path,
             shape,
+            stored,
             is_owner: false,
             extents: None,
             names: Vec::new(),
@@ -246,6 +277,7 @@ impl PredictionScratch {
             path: self.path.clone(),
             file: file.map_err(|error| unwritable(&self.path, &error))?,
             shape: self.shape,
+            stored: self.stored,
             is_owner: false,
             extents: None,
             names: Vec::new(),
@@ -263,13 +295,14 @@ impl PredictionScratch {
         [rows, columns]: [Range<usize>; 2],
         values: &mut Vec<f32>,
     ) -> Result<(), DataError> {
+        assert_eq!(self.stored, Stored::Scores, "scores are read of scores");
         let is_whole = columns.len() == self.shape.extent[2];
         let at_once = if is_whole { rows.len() } else { 1 };
         values.clear();
         let mut bytes = vec![0; at_once * columns.len() * size_of::<f32>()];
         for row in rows.step_by(at_once.max(1)) {
             let at = [sample, channel, plane, row, columns.start];
-            let read = self.file.read_exact_at(&mut bytes, self.shape.offset(at));
+            let read = self.file.read_exact_at(&mut bytes, self.offset(at));
             read.map_err(|error| unwritable(&self.path, &error))?;
             let words = bytes.as_chunks::<4>().0.iter();
             values.extend(words.map(|&word| f32::from_le_bytes(word)));
@@ -277,7 +310,14 @@ impl PredictionScratch {
         Ok(())
     }
 
-    /// Writes rows of a plane of a sample.
+    fn offset(&self, [n, c, d, h, w]: [usize; 5]) -> u64 {
+        let [depth, height, width] = self.shape.extent;
+        let [channels, size] = self.shape.element(self.stored);
+        let element = (((n * channels + c) * depth + d) * height + h) * width + w;
+        (element * size) as u64
+    }
+
+    /// Writes rows of a plane of a sample; where classes are stored, those of these values, which are of all channels.
     ///
     /// Shapes: `values` are (C, H, W) of these channels, rows and columns.
     /// Errors: `Unwritable`.
@@ -287,6 +327,10 @@ impl PredictionScratch {
         [channels, rows, columns]: [Range<usize>; 3],
         values: &[f32],
     ) -> Result<(), DataError> {
+        if self.stored == Stored::Classes {
+            assert_eq!(channels, 0..self.shape.channels, "scores of all channels");
+            return self.write_classes([sample, plane], [rows, columns], values);
+        }
         let is_whole = columns.len() == self.shape.extent[2];
         let at_once = if is_whole { rows.len() } else { 1 };
         let mut rest = values;
@@ -295,7 +339,7 @@ impl PredictionScratch {
                 let (run, after) = rest.split_at(at_once * columns.len());
                 rest = after;
                 let at = [sample, channel, plane, row, columns.start];
-                let written = self.file.write_all_at(&encode(run), self.shape.offset(at));
+                let written = self.file.write_all_at(&encode(run), self.offset(at));
                 written.map_err(|error| unwritable(&self.path, &error))?;
             }
         }
@@ -449,21 +493,6 @@ fn softmax(values: &mut [f32], channels: usize) {
             values[of(channel)] = (power(values[of(channel)]) / sum) as f32;
         }
     }
-}
-
-/// The channel of the greatest value at each position, the first of equals; `values` are (C, positions).
-fn classes(values: &[f32], channels: usize) -> Vec<i32> {
-    let positions = values.len() / channels;
-    let best = |at: usize| {
-        let mut best = 0;
-        for channel in 1..channels {
-            if values[channel * positions + at] > values[best * positions + at] {
-                best = channel;
-            }
-        }
-        best as i32
-    };
-    (0..positions).map(best).collect()
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> DataError {

@@ -114,14 +114,17 @@ fn read(path: &Path) -> (Voxels, usize, Vec<f32>) {
         extent: [dim(1), dim(2), dim(3)],
         rows: [row(0), row(1), row(2)],
     };
-    let is_class = bytes[70] == 8;
-    let values = (352..bytes.len()).step_by(4).map(|at| {
-        if is_class {
-            i32::from_le_bytes(word(at)) as f32
-        } else {
-            f32::from_le_bytes(word(at))
-        }
-    });
+    // Classes have a byte.
+    let is_class = bytes[70] == 2;
+    let values = (352..bytes.len())
+        .step_by(if is_class { 1 } else { 4 })
+        .map(|at| {
+            if is_class {
+                f32::from(bytes[at])
+            } else {
+                f32::from_le_bytes(word(at))
+            }
+        });
     (voxels, dim(4), values.collect())
 }
 

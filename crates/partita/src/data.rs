@@ -11,7 +11,10 @@ pub use convert::convert_data;
 pub use cosmology::{CosmologyRequest, make_cosmology};
 pub use digits::{DigitsRequest, make_digits};
 pub use error::DatasetError;
-pub use labeled::{SegmentationRequest, ShapesRequest, make_segmentation, make_shapes};
+pub use labeled::{
+    FractalsRequest, SegmentationRequest, ShapesRequest, make_fractals, make_segmentation,
+    make_shapes,
+};
 pub use maker::MakeRequest;
 
 use partita_data::{Inspected, ValueScope, WrittenFeatures};

@@ -123,9 +123,9 @@ mod models;
 
 pub use compare::{CompareError, compare};
 pub use data::{
-    CosmologyRequest, DatasetError, DigitsRequest, MakeRequest, SegmentationRequest, ShapesRequest,
-    convert_data, inspect_data, make_cosmology, make_digits, make_segmentation, make_shapes,
-    picture_of_data, write_features,
+    CosmologyRequest, DatasetError, DigitsRequest, FractalsRequest, MakeRequest,
+    SegmentationRequest, ShapesRequest, convert_data, inspect_data, make_cosmology, make_digits,
+    make_fractals, make_segmentation, make_shapes, picture_of_data, write_features,
 };
 pub use doctor::{DeviceFinding, Diagnosis, LibraryFinding, MpiFinding, doctor};
 pub use inspect::{Inspection, LayerSummary, inspect};

@@ -1,7 +1,7 @@
 //! What may happen between two steps of a training.
 
 use crate::loss_scale::LossScale;
-use crate::persistent::{InitialValues, OwnedShard, write_shard};
+use crate::persistent::{InitialValues, OwnedShard, set_initial, write_shard};
 use crate::position::{EpochReport, Position};
 use crate::session::Session;
 use partita_run::{Arena, RunError};
@@ -110,6 +110,13 @@ impl Boundary<'_, '_> {
             current: self.current.clone(),
             loss_scale: self.loss_scale,
         }
+    }
+
+    /// Sets persistent buffers of the rank, as at the start of a run.
+    ///
+    /// Errors: `Initial`.
+    pub fn set_values(&mut self, values: &InitialValues<'_>) -> Result<(), RunError> {
+        set_initial(self.session.main_program(), self.rank, self.arena, values)
     }
 
     /// Copies a shard of the rank as little-endian bytes.

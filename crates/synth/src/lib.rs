@@ -6,6 +6,7 @@
 
 mod digits;
 mod error;
+mod fractals;
 mod parameters;
 mod segmentation;
 mod shapes;
@@ -22,6 +23,7 @@ pub mod zeldovich;
 
 pub use digits::{DigitString, DigitStrings, DigitsSpec, DigitsTask, TOKENS};
 pub use error::SynthError;
+pub use fractals::{FRACTAL_CHANNELS, FRACTAL_VOLUMES, FractalVolume, Fractals, fractal_classes};
 pub use parameters::{Cosmology, OMEGA_B, ParameterRange, ParameterRanges};
 pub use segmentation::{CLASSES, SegmentationSpec, SegmentedVolume, make_segmented};
 pub use shapes::{Picture, ShapesSpec, class_names, make_picture};

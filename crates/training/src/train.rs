@@ -10,6 +10,7 @@ mod curve;
 mod divergence;
 mod early_stopping;
 mod ending;
+mod ensemble;
 mod error;
 mod evaluate;
 mod forward;

@@ -40,6 +40,9 @@ fn close(a: f64, b: f64, what: &str) {
     );
 }
 
+/// Weights of two trainings, and samples that are mirrored.
+const MEANS: [&str; 4] = ["--weights", "out,second", "--mirror", "depth,width"];
+
 /// Floats of an NPY file.
 fn floats(case: &Case, name: &str) -> Vec<f32> {
     let bytes = fs::read(case.path(name)).unwrap();
@@ -53,6 +56,10 @@ fn compare(case: &Case, launcher: &Launcher) {
     let expected = one(case, &["evaluate", "run.toml"]);
     one(case, &["infer", "run.toml", "--out", "one.npy"]);
     let whole = floats(case, "one.npy");
+    let means = [&["infer", "run.toml", "--out", "means.npy"], &MEANS[..]].concat();
+    one(case, &means);
+    let means = floats(case, "means.npy");
+    assert_ne!(means, whole);
     for (ranks, strategy) in STRATEGIES {
         let what = format!("{name}, {strategy}");
         let more = ["run.toml", "--strategy", strategy];
@@ -73,6 +80,16 @@ fn compare(case: &Case, launcher: &Launcher) {
         for (a, b) in whole.iter().zip(&parts) {
             close(f64::from(*a), f64::from(*b), &what);
         }
+        answer(
+            case,
+            launcher.command(ranks),
+            &[&infer[..], &MEANS[..]].concat(),
+        );
+        let parts = floats(case, "many.npy");
+        assert_eq!(parts.len(), means.len(), "{what}");
+        for (a, b) in means.iter().zip(&parts) {
+            close(f64::from(*a), f64::from(*b), &what);
+        }
         fs::remove_file(case.path("many.npy")).unwrap();
         assert!(!case.path("many.npy.scores.partial").exists(), "{what}");
     }
@@ -87,7 +104,14 @@ fn evaluations_and_predictions_of_processes_are_those_of_one() {
         };
         let _alone = alone();
         let case = Case::new(1, "20 s");
-        one(&case, &["train", "run.toml", "--no-prediction"]);
+        let text = fs::read_to_string(case.path("run.toml")).unwrap();
+        let text = text
+            .replace("\"out\"", "\"second\"")
+            .replace("seed = 1", "seed = 2");
+        fs::write(case.path("second.toml"), text).unwrap();
+        for run in ["run.toml", "second.toml"] {
+            one(&case, &["train", run, "--no-prediction"]);
+        }
         compare(&case, &launcher);
     }
 }

@@ -3,7 +3,7 @@
 use crate::command::{answer, error_text, json, partita, refusal};
 use partita_data::{Dataset, Split};
 use partita_formats::{DType, Samples};
-use partita_synth::{CosmologySpec, SegmentationSpec, make_segmented, make_universe};
+use partita_synth::{CosmologySpec, Fractals, SegmentationSpec, make_segmented, make_universe};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -57,6 +57,90 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
     let one = bytes("1");
     assert!(one == bytes("3"), "3 threads write other bytes than 1");
     assert!(one == bytes("40"), "40 threads write other bytes than 1");
+}
+
+#[test]
+fn fractals_are_those_of_their_seed_however_they_are_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = |name: &str, more: &[&str]| {
+        let out = folder.path().join(name);
+        let head = [
+            "data",
+            "fractals",
+            "--out",
+            out.to_str().unwrap(),
+            "--scale",
+        ];
+        let text = answer(&[&head[..], more].concat());
+        (out, text)
+    };
+    let (out, text) = made("one", &["5", "--volumes", "10", "--threads", "1"]);
+    assert!(text.contains("32x32x32 with 3 channels"), "{text}");
+    let dataset = Dataset::open(&out).unwrap();
+    assert_eq!(Split::ALL.map(|split| dataset.samples(split)), [7, 3, 0]);
+    let (values, labels) = Fractals::new(5, 42).unwrap().volume(8).planes(0..32);
+    let mut reader = dataset.reader(Split::Validation);
+    let mut found = Samples::new(dataset.dtype());
+    reader
+        .read_volume(1, [0..3, 0..32, 0..32, 0..32], &mut found)
+        .unwrap();
+    assert_eq!(found, Samples::I16(values));
+    reader
+        .read_labels(1, [0..1, 0..32, 0..32, 0..32], &mut found)
+        .unwrap();
+    assert_eq!(found, Samples::I16(labels));
+    let (other, _) = made("other", &["5", "--volumes", "10", "--threads", "3"]);
+    for file in ["train.h5", "validation.h5", "dataset.toml"] {
+        let read = |out: &Path| fs::read(out.join(file)).unwrap();
+        assert!(read(&out) == read(&other), "{file}");
+    }
+    let (_, text) = made("all", &["3"]);
+    assert!(text.contains("169") && text.contains("72"), "{text}");
+    let head = ["data", "fractals", "--out", "refused", "--scale"];
+    for (scale, nearest) in [("12", "try 11"), ("2", "try 3")] {
+        let text = refusal(&[&head[..], &[scale]].concat());
+        assert!(text.contains(nearest), "{text}");
+    }
+}
+
+/// A small network tells fractals by their colors, and the training ends where its Dice reaches the target.
+#[test]
+fn a_training_on_fractals_ends_at_its_target() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let output = partita(arguments)
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", error_text(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    run(&[
+        "data",
+        "fractals",
+        "--out",
+        "fractals",
+        "--scale",
+        "5",
+        "--volumes",
+        "20",
+    ]);
+    let model = "model colors\ninput x channels=3 extent=32x32x32\nc1 = conv x filters=16 kernel=1 bias=true\n\
+                 a1 = relu c1\nc2 = conv a1 filters=6 kernel=1 bias=true\nloss = dice_cross_entropy c2\n";
+    fs::write(folder.path().join("colors.model"), model).unwrap();
+    let text = "model = \"colors.model\"\ndata = \"fractals\"\noutput = \"out\"\nstrategy = \"data=1\"\nbatch = 1\nepochs = 60\n\
+                transform = { scale = 0.001 }\ntarget = { mean_dice = 0.4 }\n[schedule]\nlearning_rate = 0.02\n";
+    fs::write(folder.path().join("run.toml"), text).unwrap();
+    let result = run(&["train", "run.toml", "--no-prediction", "--json"]);
+    let result: serde_json::Value = serde_json::from_str(&result).unwrap();
+    let epochs = result["epochs"].as_array().unwrap();
+    let dice = |epoch: &serde_json::Value| {
+        let found = &epoch["validation"]["classification"]["mean_dice"];
+        found.as_f64().unwrap()
+    };
+    assert!(epochs.len() < 60, "{epochs:?}");
+    assert!(dice(epochs.last().unwrap()) >= 0.4, "{epochs:?}");
+    assert!(epochs.iter().rev().skip(1).all(|epoch| dice(epoch) < 0.4));
 }
 
 #[test]

@@ -56,18 +56,19 @@ fn task(case: &Case, name: &str, [x, y, z]: [usize; 3], [dx, dy, dz]: [f32; 3]) 
     image
 }
 
-/// Extents and affine of a file of predicted classes, and its values.
-fn classes(path: &Path) -> ([usize; 3], Vec<f32>, Vec<i32>) {
+/// Extents and affine of a file of predictions, and its values: classes, or the bits of floats.
+fn classes(path: &Path) -> ([usize; 3], Vec<f32>, Vec<u32>) {
     let (header, values) = nifti(path);
     let extent = [42, 44, 46].map(|at| i16::from_le_bytes([header[at], header[at + 1]]) as usize);
     let words = header[280..328].as_chunks::<4>().0.iter();
     let affine = words.map(|&word| f32::from_le_bytes(word)).collect();
-    let values = values.as_chunks::<4>().0.iter();
-    (
-        extent,
-        affine,
-        values.map(|&word| i32::from_le_bytes(word)).collect(),
-    )
+    let values = if header[70] == 2 {
+        values.into_iter().map(u32::from).collect()
+    } else {
+        let words = values.as_chunks::<4>().0.iter();
+        words.map(|&word| u32::from_le_bytes(word)).collect()
+    };
+    (extent, affine, values)
 }
 
 #[test]
@@ -99,12 +100,7 @@ fn predictions_of_reoriented_images_have_their_voxels() {
     let answer = case.json(&format!("{from} --out turned.nii --json"));
     let files = answer["files"].as_array().unwrap();
     assert_eq!(files.len(), 3);
-    let stored: Vec<i32> = stored
-        .as_chunks::<4>()
-        .0
-        .iter()
-        .map(|&word| i32::from_le_bytes(word))
-        .collect();
+    let stored: Vec<u32> = stored.into_iter().map(u32::from).collect();
     for (file, stored) in files.iter().zip(stored.chunks(512)) {
         let (extent, found, values) = classes(&case.path(file.as_str().unwrap()));
         assert_eq!((extent, found), ([8; 3], affine.to_vec()));
@@ -135,8 +131,7 @@ fn predictions_of_resampled_images_have_their_voxels() {
             assert_eq!((found, rows), (extent, affine.to_vec()));
             assert_eq!(values.len(), 512 * values_each);
             if kind == "probabilities" {
-                let of =
-                    |channel: usize, at: usize| f32::from_bits(values[channel * 512 + at] as u32);
+                let of = |channel: usize, at: usize| f32::from_bits(values[channel * 512 + at]);
                 let sums = (0..512).map(|at| of(0, at) + of(1, at) + of(2, at));
                 assert!(
                     sums.into_iter().all(|sum| (sum - 1.0).abs() < 1e-5),

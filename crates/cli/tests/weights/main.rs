@@ -7,6 +7,7 @@ mod advice;
 mod averages;
 mod channels;
 mod class_weights;
+mod ensembles;
 mod features;
 mod frozen;
 mod grids;
@@ -274,15 +275,16 @@ fn classes_and_probabilities_follow_from_scores() {
     let (scores, shares) = (case.array("scores.npy").1, case.array("shares.npy").1);
     let (header, classes) = npy(&case.path("classes.npy"));
     assert!(
-        header.contains("'<i4'") && header.contains("(3, 8, 8, 8)"),
+        header.contains("'|u1'") && header.contains("(3, 8, 8, 8)"),
         "{header}"
     );
-    for (position, class) in classes.as_chunks::<4>().0.iter().enumerate() {
+    assert_eq!(classes.len(), 3 * 512);
+    for (position, &class) in classes.iter().enumerate() {
         let (sample, at) = (position / 512, position % 512);
         let of = |values: &[f32]| [0, 1, 2].map(|c| f64::from(values[(sample * 3 + c) * 512 + at]));
         let (score, share) = (of(&scores), of(&shares));
         let best = (1..3).fold(0, |best, c| if score[c] > score[best] { c } else { best });
-        assert_eq!(i32::from_le_bytes(*class), best as i32);
+        assert_eq!(usize::from(class), best);
         let sum: f64 = score.iter().map(|value| value.exp()).sum();
         for class in 0..3 {
             assert!((share[class] - score[class].exp() / sum).abs() < 1e-6);
@@ -650,7 +652,7 @@ fn the_positions_of_converted_volumes_are_those_of_predictions() {
     assert_eq!((files.len(), numbers.len()), (4, 4), "{index}");
     for (file, number) in files.iter().zip(numbers) {
         let (header, values) = nifti(&case.path(file.as_str().unwrap()));
-        assert_eq!(values.len(), 512 * 4);
+        assert_eq!(values.len(), 512, "a byte for each class");
         let words = header[280..328].as_chunks::<4>().0.iter();
         let found: Vec<f32> = words.map(|&word| f32::from_le_bytes(word)).collect();
         assert_eq!(found, affine(number.as_integer().unwrap() as usize));

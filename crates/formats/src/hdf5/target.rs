@@ -30,6 +30,13 @@ pub struct TargetArray {
     array: H5Dataset,
 }
 
+/// Integers that arrays are written of.
+pub trait Integer: rust_hdf5::H5Type {}
+
+impl Integer for u8 {}
+impl Integer for u16 {}
+impl Integer for i32 {}
+
 impl TargetFile {
     /// Creates a file at a path, or replaces the one there.
     ///
@@ -65,9 +72,13 @@ impl TargetFile {
         self.array::<f32>(key, shape, &Layout::Contiguous)
     }
 
-    /// A contiguous `int32` array.
-    pub fn integers(&self, key: &str, shape: &[usize]) -> Result<TargetArray, DataError> {
-        self.array::<i32>(key, shape, &Layout::Contiguous)
+    /// A contiguous array of integers.
+    pub fn integers<T: Integer>(
+        &self,
+        key: &str,
+        shape: &[usize],
+    ) -> Result<TargetArray, DataError> {
+        self.array::<T>(key, shape, &Layout::Contiguous)
     }
 
     /// An attribute of the file.
@@ -142,12 +153,12 @@ impl TargetArray {
         .map_err(|error| unwritable(&self.path, &error))
     }
 
-    /// Writes a box of an `int32` array.
-    pub fn write_integers(
+    /// Writes a box of an array of integers.
+    pub fn write_integers<T: Integer>(
         &self,
         starts: &[usize],
         counts: &[usize],
-        values: &[i32],
+        values: &[T],
     ) -> Result<(), DataError> {
         self.array
             .write_slice(starts, counts, values)

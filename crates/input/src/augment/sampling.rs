@@ -13,11 +13,12 @@ use super::elastic::Field;
 use super::foreground::Foreground;
 use super::orientation::Orientation;
 use super::view::{View, padding};
-use super::{Augmentation, Crops, EvaluationCrops, Tile, Tiling, TrainingCrops};
+use super::{Augmentation, Crops, EvaluationCrops, Tile, Tiling, TrainingCrops, Variants};
 
 /// The samples of a dataset as a network sees them.
 ///
-/// They are numbered in one sequence: training, validation, test. Crops of a volume follow one another.
+/// They are numbered in one sequence: training, validation, test. Crops of a volume follow one another. Further variants of
+/// all samples have the numbers behind these, one variant after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// Shape of a volume, (C, D, H, W); where extents differ, the largest along each dim.
@@ -38,6 +39,7 @@ pub struct Sampling {
     overlap: [usize; 3],
     /// Channels that the network sees of each stored one.
     classes: usize,
+    variants: Variants,
 }
 
 impl Sampling {
@@ -63,6 +65,7 @@ impl Sampling {
             rotations: vec![Orientation::AS_STORED],
             overlap: [0; 3],
             classes: 1,
+            variants: Variants::default(),
         };
         plain.counted()
     }
@@ -122,6 +125,7 @@ impl Sampling {
         let whole = Self {
             crops: Some(middle),
             overlap: [0; 3],
+            variants: Variants::default(),
             ..self.for_evaluation()
         };
         whole.counted()
@@ -232,6 +236,34 @@ impl Sampling {
         tiled.counted()
     }
 
+    /// The same samples, of which a network sees these variants.
+    #[must_use]
+    pub fn with_variants(self, variants: Variants) -> Self {
+        Self { variants, ..self }
+    }
+
+    /// The variants of each sample.
+    pub fn variants(&self) -> &Variants {
+        &self.variants
+    }
+
+    /// Number of samples of all splits, without further variants.
+    pub fn all_samples(&self) -> usize {
+        Split::ALL
+            .into_iter()
+            .map(|split| self.samples(split))
+            .sum()
+    }
+
+    /// The variant of a sample, and its number among all samples.
+    fn variant_of(&self, sample: usize) -> (usize, usize) {
+        if self.variants.count() == 1 {
+            return (0, sample);
+        }
+        let all = self.all_samples();
+        (sample / all, sample % all)
+    }
+
     /// Which part of its volume each sample of a split stands for; samples are on a grid, as [`tiled`](Self::tiled)
     /// makes them.
     pub fn tiles(&self, split: Split) -> Vec<Tile> {
@@ -334,12 +366,13 @@ impl Sampling {
         self.crops.is_some()
             || augmentation.rotate
             || augmentation.flip.contains(&true)
+            || self.variants.mirrors()
             || augmentation.elastic.is_some()
     }
 
     /// The split of a sample and the number of its volume there.
     pub(crate) fn volume_of(&self, sample: usize) -> (Split, usize) {
-        let (split, inside) = self.locate(sample);
+        let (split, inside) = self.locate(self.variant_of(sample).1);
         (split, self.crop_of(split, inside).0)
     }
 
@@ -392,6 +425,7 @@ impl Sampling {
 
     /// A sample as the network sees it. Beyond all splits it is a sample that the last split lacks.
     pub(crate) fn view(&self, key: SampleKey, sample: usize) -> View {
+        let (variant, sample) = self.variant_of(sample);
         let (split, inside) = self.locate(sample);
         let (volume, crop) = self.crop_of(split, inside);
         let [channels, ..] = self.volume;
@@ -408,6 +442,7 @@ impl Sampling {
         if split == Split::Train {
             self.augment(&mut view, draws);
         }
+        view.orientation = view.orientation.flipped(self.variants.flip(variant));
         view
     }
 
@@ -626,6 +661,7 @@ mod tests {
                 rotations: vec![Orientation::AS_STORED],
                 overlap: [0; 3],
                 classes: 1,
+                variants: Variants::default(),
             };
             assert_eq!(sampling.samples(Split::Validation), 2);
             let sampling = sampling.tiled(Tiling {

@@ -7,9 +7,10 @@ use std::path::Path;
 use partita_formats::DataError;
 use partita_formats::hdf5::{TargetArray, TargetFile};
 
+use super::classes::ClassType;
 use super::paths::{MAKER, MAKER_KEY};
 use super::{
-    NAMES_KEY, PREDICTIONS_KEY, Piece, PredictionKind, PredictionScratch, PredictionShape, classes,
+    NAMES_KEY, PREDICTIONS_KEY, Piece, PredictionKind, PredictionScratch, PredictionShape,
     predictions_key, softmax, unwritable, with_end,
 };
 
@@ -28,16 +29,17 @@ impl PredictionScratch {
         if !self.names.is_empty() {
             file.texts(NAMES_KEY, &self.names)?;
         }
-        let array = |key: &str, shape: &[usize]| {
-            if is_class {
-                file.integers(key, shape)
-            } else {
-                file.floats(key, shape)
-            }
+        let array = |key: &str, shape: &[usize]| match self.class_type() {
+            _ if !is_class => file.floats(key, shape),
+            ClassType::UInt8 => file.integers::<u8>(key, shape),
+            ClassType::UInt16 => file.integers::<u16>(key, shape),
+            ClassType::Int32 => file.integers::<i32>(key, shape),
         };
         if self.extents.is_none() {
             let array = array(PREDICTIONS_KEY, shape)?;
-            self.each_piece(|at, values| self.write_values(&array, kind, (true, &at), values))?;
+            for sample in 0..self.shape.samples {
+                self.write_sample_of(sample, (&array, true), kind)?;
+            }
         } else {
             for sample in 0..self.shape.samples {
                 let of_sample = PredictionShape {
@@ -46,9 +48,7 @@ impl PredictionScratch {
                 };
                 let key = predictions_key(sample, self.shape.samples);
                 let array = array(&key, &of_sample.of_file(kind)[1..])?;
-                self.each_piece_of(sample, &mut |at, values| {
-                    self.write_values(&array, kind, (false, &at), values)
-                })?;
+                self.write_sample_of(sample, (&array, false), kind)?;
             }
         }
         file.close()?;
@@ -59,14 +59,48 @@ impl PredictionScratch {
         })
     }
 
-    /// Writes a piece into an array of HDF5, of all samples or of its own.
-    fn write_values(
+    /// Writes a sample into an array of HDF5, which is of all samples, stacked, or its own.
+    fn write_sample_of(
         &self,
-        array: &TargetArray,
+        sample: usize,
+        (array, is_stacked): (&TargetArray, bool),
+        kind: PredictionKind,
+    ) -> Result<(), DataError> {
+        if kind == PredictionKind::Classes {
+            return self.each_classes_of(sample, |at, classes| {
+                let (starts, counts) = self.region(kind, (is_stacked, &at));
+                let classes = classes.iter().copied();
+                match self.class_type() {
+                    ClassType::UInt8 => {
+                        let narrow: Vec<u8> = classes.map(|class| class as u8).collect();
+                        array.write_integers(&starts, &counts, &narrow)
+                    }
+                    ClassType::UInt16 => {
+                        let narrow: Vec<u16> = classes.map(|class| class as u16).collect();
+                        array.write_integers(&starts, &counts, &narrow)
+                    }
+                    ClassType::Int32 => {
+                        let all: Vec<i32> = classes.collect();
+                        array.write_integers(&starts, &counts, &all)
+                    }
+                }
+            });
+        }
+        self.each_piece_of(sample, |at, mut values| {
+            let (starts, counts) = self.region(kind, (is_stacked, &at));
+            if kind == PredictionKind::Probabilities {
+                softmax(&mut values, self.shape.channels);
+            }
+            array.write_floats(&starts, &counts, &values)
+        })
+    }
+
+    /// Where a piece begins in an array of HDF5, of all samples or of its own, and its extents.
+    fn region(
+        &self,
         kind: PredictionKind,
         (is_stacked, at): (bool, &Piece),
-        mut values: Vec<f32>,
-    ) -> Result<(), DataError> {
+    ) -> (Vec<usize>, Vec<usize>) {
         let extent = self.extent_of(at.sample);
         let channels = (kind != PredictionKind::Classes).then_some(0..self.shape.channels);
         let sample = is_stacked.then(|| at.sample..at.sample + 1);
@@ -75,16 +109,7 @@ impl PredictionScratch {
             let all = [at.planes.clone(), 0..extent[1], 0..extent[2]];
             region.extend_from_slice(&all[3 - self.shape.spatial_rank..]);
         }
-        let starts: Vec<usize> = region.iter().map(|range| range.start).collect();
-        let counts: Vec<usize> = region.iter().map(Range::len).collect();
-        match kind {
-            PredictionKind::Classes => {
-                let classes = classes(&values, self.shape.channels);
-                return array.write_integers(&starts, &counts, &classes);
-            }
-            PredictionKind::Probabilities => softmax(&mut values, self.shape.channels),
-            PredictionKind::Scores => {}
-        }
-        array.write_floats(&starts, &counts, &values)
+        let starts = region.iter().map(|range| range.start).collect();
+        (starts, region.iter().map(Range::len).collect())
     }
 }

@@ -1,59 +1,117 @@
 //! Predictions of volumes, joined of those of their tiles.
 
 use std::ops::Range;
+use std::path::PathBuf;
 
 use partita_formats::DataError;
 use partita_space::Bytes;
 
-use super::{PIECE_BYTES, PredictionScratch, PredictionShape};
-use crate::augment::{Tile, TileWeights};
+use super::{Band, PIECE_BYTES, PredictionScratch, PredictionShape};
+use crate::augment::{Sampling, Tile, TileWeights, Variants};
 
-/// The tiles of volumes, in groups of whole volumes. The outputs of a group are written to a scratch file of tiles, and
-/// joined before those of the next group replace them.
+/// The tiles of volumes, in groups. The outputs of a group are written to a scratch file of tiles, for each variant of the
+/// samples anew, and added to the sums of a [`Band`] before those of the next variant or group replace them. Positions that no
+/// tile to come reaches are then complete.
 #[derive(Clone, Debug)]
 pub struct TilePlan {
     tiles: Vec<Tile>,
     weights: TileWeights,
     groups: Vec<Range<usize>>,
     volumes: PredictionShape,
+    /// The tiles of each volume.
+    of_volumes: Vec<Range<usize>>,
     /// D, H, W of a tile.
     extent: [usize; 3],
+    /// Factors of the weights along each dim of a tile.
+    profiles: [Vec<f64>; 3],
+    variants: Variants,
+    /// Number of samples of all splits.
+    all_samples: usize,
+}
+
+/// Rows of a plane of a volume that are joined at once.
+struct Piece {
+    volume: usize,
+    plane: usize,
+    rows: Range<usize>,
+    width: usize,
 }
 
 impl TilePlan {
     /// The plan of these tiles, which are in order of their volumes and have these extents. The outputs of a group take
-    /// at most `group` bytes, or those of one volume.
+    /// at most `group` bytes, or those of one mini-batch; all groups but the last are of whole mini-batches.
     pub fn new(
         tiles: Vec<Tile>,
         extent: [usize; 3],
         weights: TileWeights,
         volumes: PredictionShape,
-        group: Bytes,
+        (batch, group): (usize, Bytes),
     ) -> Self {
         let of_tile = volumes.channels * extent.iter().product::<usize>() * size_of::<f32>();
         let most = (group.0 as usize) / of_tile.max(1);
-        let mut groups: Vec<Range<usize>> = Vec::new();
-        let mut first = 0;
+        let at_once = (most / batch).max(1) * batch;
+        let groups = (0..tiles.len()).step_by(at_once);
+        let groups = groups.map(|first| first..tiles.len().min(first + at_once));
+        let mut of_volumes: Vec<Range<usize>> = Vec::new();
         for volume in tiles.chunk_by(|one, next| one.volume == next.volume) {
-            let end = first + volume.len();
-            match groups.last_mut() {
-                Some(group) if end - group.start <= most => group.end = end,
-                Some(_) | None => groups.push(first..end),
-            }
-            first = end;
+            let first = of_volumes.last().map_or(0, |before| before.end);
+            of_volumes.push(first..first + volume.len());
         }
         Self {
+            groups: groups.collect(),
             tiles,
             weights,
-            groups,
             volumes,
+            of_volumes,
             extent,
+            profiles: weights.profiles(extent),
+            variants: Variants::default(),
+            all_samples: 0,
+        }
+    }
+
+    /// The plan of samples that are joined to no volumes, only the variants of each to its prediction.
+    pub fn of_samples(samples: PredictionShape, by: (usize, Bytes)) -> Self {
+        let whole = samples.extent.map(|extent| 0..extent);
+        let tile = |volume| Tile {
+            volume,
+            origin: [0; 3],
+            padding: [0; 3],
+            inside: whole.clone(),
+            part: whole.clone(),
+        };
+        let tiles = (0..samples.samples).map(tile).collect();
+        Self::new(tiles, samples.extent, TileWeights::Constant, samples, by)
+    }
+
+    /// The same, where samples have the variants of a sampling.
+    #[must_use]
+    pub fn with_variants_of(self, sampling: &Sampling) -> Self {
+        Self {
+            variants: sampling.variants().clone(),
+            all_samples: sampling.all_samples(),
+            ..self
         }
     }
 
     /// Tiles of each group.
     pub fn groups(&self) -> &[Range<usize>] {
         &self.groups
+    }
+
+    /// The samples that a network sees, of a split with this first sample; and the parts of them after each of which
+    /// [`join`](Self::join) is called, with the weights that see it.
+    pub fn samples(&self, first: usize) -> (Vec<usize>, Vec<(Range<usize>, usize)>) {
+        let (mut samples, mut parts) = (Vec::new(), Vec::new());
+        for group in &self.groups {
+            for variant in 0..self.variants.count() {
+                let start = samples.len();
+                let before = first + variant * self.all_samples;
+                samples.extend(group.clone().map(|tile| before + tile));
+                parts.push((start..samples.len(), self.variants.weights_of(variant)));
+            }
+        }
+        (samples, parts)
     }
 
     /// Shape of the predictions of volumes; where extents differ, of the largest along each dim.
@@ -75,101 +133,211 @@ impl TilePlan {
         &self.tiles[tile]
     }
 
+    /// The tile of a sample that the network sees, of a split with this first sample, and which of D, H, W are reversed.
+    pub(crate) fn seen(&self, sample: usize, first: usize) -> (usize, [bool; 3]) {
+        match self.variants.count() {
+            1 => (sample - first, [false; 3]),
+            _ => {
+                let (variant, sample) = (sample / self.all_samples, sample % self.all_samples);
+                (sample - first, self.variants.flip(variant))
+            }
+        }
+    }
+
     /// Where the prediction of a tile is among those of its group.
     pub(crate) fn slot(&self, tile: usize) -> usize {
         let group = self.groups.partition_point(|group| group.end <= tile);
         tile - self.groups[group].start
     }
 
-    /// Joins the predictions of a group: the averages by the weights, in double precision, in the order of the tiles. Of
-    /// `shares` ranks this is one; each joins other rows, so that all together join all.
+    /// The empty band of a rank, in a file whose name begins so.
+    pub fn band(&self, path: PathBuf) -> Band {
+        let [_, height, width] = self.volumes.extent;
+        let piece = self.volumes.channels * self.rows_at_once(height, width) * width;
+        Band::new(path, piece)
+    }
+
+    /// Rows of a piece.
+    fn rows_at_once(&self, height: usize, width: usize) -> usize {
+        let row = self.volumes.channels * width * size_of::<f64>();
+        (PIECE_BYTES / row.max(1)).clamp(1, height)
+    }
+
+    /// Adds the predictions of a part, in double precision and in the order of the variants and tiles, and writes those
+    /// positions to the volumes that no tile to come reaches: the averages by the weights. Of `shares` ranks this is one; each
+    /// has other rows, so that all together join all.
     ///
     /// Errors: `Unwritable`.
     pub fn join(
         &self,
-        group: usize,
+        part: usize,
+        band: &mut Band,
         [tiles, volumes]: [&PredictionScratch; 2],
         (share, shares): (usize, usize),
     ) -> Result<(), DataError> {
-        let profiles = self.weights.profiles(self.extent);
-        let own = self.groups[group].clone();
-        let (mut pieces, mut slot) = ((0..shares).cycle(), 0);
-        for of_volume in self.tiles[own].chunk_by(|one, next| one.volume == next.volume) {
-            let [depth, height, width] = extent_of(of_volume);
-            let at_once = PIECE_BYTES / (self.volumes.channels * width * size_of::<f64>()).max(1);
-            let at_once = at_once.clamp(1, height);
-            for plane in 0..depth {
-                for row in (0..height).step_by(at_once) {
-                    if pieces.next() == Some(share) {
-                        let rows = row..height.min(row + at_once);
-                        let from = (of_volume, slot);
-                        let joined = self.rows(from, tiles, (plane, &rows, width), &profiles)?;
-                        let at = [of_volume[0].volume, plane];
-                        let part = [0..self.volumes.channels, rows, 0..width];
-                        volumes.write_rows(at, part, &joined)?;
-                    }
+        let own = self.groups[part / self.variants.count()].clone();
+        let variant = part % self.variants.count();
+        for (volume, of_volume) in self.of_volumes.iter().enumerate() {
+            let new = own.start.max(of_volume.start)..own.end.min(of_volume.end);
+            if new.is_empty() {
+                continue;
+            }
+            let [_, height, width] = self.extent_of(of_volume);
+            let at_once = self.rows_at_once(height, width);
+            let pieces = height.div_ceil(at_once);
+            let planes = self.covered(new.start, 0).start..self.covered(new.end - 1, 0).end;
+            for plane in planes {
+                for number in (0..pieces).filter(|of| (plane * pieces + of) % shares == share) {
+                    let row = number * at_once;
+                    let piece = Piece {
+                        volume,
+                        plane,
+                        rows: row..height.min(row + at_once),
+                        width,
+                    };
+                    self.join_piece(&piece, (&new, variant), band, [tiles, volumes])?;
                 }
             }
-            slot += of_volume.len();
         }
         Ok(())
     }
 
-    /// Joined rows of this many columns of a plane, (C, H, W), of the tiles of a volume, the first of which is in this slot.
-    fn rows(
+    /// The same for a piece, with the new tiles of its volume.
+    fn join_piece(
         &self,
-        (of_volume, first): (&[Tile], usize),
-        scratch: &PredictionScratch,
-        (plane, rows, width): (usize, &Range<usize>, usize),
-        profiles: &[Vec<f64>; 3],
-    ) -> Result<Vec<f32>, DataError> {
-        let channels = self.volumes.channels;
-        let positions = rows.len() * width;
-        let (mut sums, mut totals) = (vec![0.0; channels * positions], vec![0.0; positions]);
-        let mut values = Vec::new();
-        for (tile, slot) in of_volume.iter().zip(first..) {
-            let covered = self.weights.covered(tile);
-            let [planes, in_volume, columns] =
-                std::array::from_fn(|dim| tile.moved(dim, &covered[dim]));
-            let start = rows.start.max(in_volume.start);
-            let end = rows.end.min(in_volume.end);
-            if !planes.contains(&plane) || start >= end {
-                continue;
-            }
-            let first = covered[1].start + start - in_volume.start;
-            let of_tile = [first..first + end - start, 0..self.extent[2]];
-            let of_plane = covered[0].start + plane - planes.start;
-            for channel in 0..channels {
-                let at = [slot, channel, of_plane];
-                scratch.read_rows(at, of_tile.clone(), &mut values)?;
-                let lines = values.chunks_exact(self.extent[2]).zip(of_tile[0].clone());
-                for (line, row) in lines {
-                    let to = (start + row - first - rows.start) * width;
-                    for (column, to) in covered[2].clone().zip(to + columns.start..) {
-                        let factors =
-                            [profiles[0][of_plane], profiles[1][row], profiles[2][column]];
-                        let weight = TileWeights::weight(factors);
-                        sums[channel * positions + to] += weight * f64::from(line[column]);
-                        if channel == 0 {
-                            totals[to] += weight;
-                        }
-                    }
-                }
+        piece: &Piece,
+        (new, variant): (&Range<usize>, usize),
+        band: &mut Band,
+        [tiles, volumes]: [&PredictionScratch; 2],
+    ) -> Result<(), DataError> {
+        let all = self.tiles_of(piece);
+        let (Some(&first), Some(&last)) = (all.first(), all.last()) else {
+            return Ok(());
+        };
+        let added: Vec<usize> = all.iter().copied().filter(|of| new.contains(of)).collect();
+        if added.is_empty() {
+            return Ok(());
+        }
+        let is_new = variant == 0 && new.contains(&first);
+        let is_last = variant + 1 == self.variants.count() && new.contains(&last);
+        let key = [piece.volume, piece.plane, piece.rows.start];
+        let positions = piece.rows.len() * piece.width;
+        let elements = self.volumes.channels * positions;
+        let mut sums = if is_new {
+            vec![0.0; elements]
+        } else {
+            band.take(key, elements)?
+        };
+        for tile in added {
+            self.add(tile, piece, tiles, &mut sums)?;
+        }
+        if !is_last {
+            return band.put(key, &sums);
+        }
+        let mut totals = vec![0.0; positions];
+        for tile in all {
+            self.each_weight(tile, piece, |to, _, weight| totals[to] += weight);
+        }
+        let variants = self.variants.count() as f64;
+        let joined = sums.iter().zip(totals.iter().cycle());
+        let joined: Vec<f32> = joined
+            .map(|(sum, total)| (sum / (total * variants)) as f32)
+            .collect();
+        let part = [0..self.volumes.channels, piece.rows.clone(), 0..piece.width];
+        volumes.write_rows([piece.volume, piece.plane], part, &joined)
+    }
+
+    /// The tiles that have voxels of a piece, in order.
+    fn tiles_of(&self, piece: &Piece) -> Vec<usize> {
+        let of_volume = self.of_volumes[piece.volume].clone();
+        let tiles = &self.tiles[of_volume.clone()];
+        // Tiles are in order of where they begin along D, and so of where they end.
+        let plane = |tile: &Tile| tile.moved(0, &self.weights.covered(tile)[0]);
+        let first = tiles.partition_point(|tile| plane(tile).end <= piece.plane);
+        let end = tiles.partition_point(|tile| plane(tile).start <= piece.plane);
+        let has_rows = |tile: &usize| {
+            let rows = self.covered(*tile, 1);
+            rows.start < piece.rows.end && piece.rows.start < rows.end
+        };
+        let all = of_volume.start + first..of_volume.start + end.max(first);
+        all.filter(has_rows).collect()
+    }
+
+    /// Which positions of its volume a tile counts for, along a dim.
+    fn covered(&self, tile: usize, dim: usize) -> Range<usize> {
+        let tile = &self.tiles[tile];
+        tile.moved(dim, &self.weights.covered(tile)[dim])
+    }
+
+    /// Rows of a tile that lie in a piece, and where the first of them is in the piece.
+    fn rows_in(&self, tile: usize, piece: &Piece) -> (Range<usize>, usize) {
+        let in_volume = self.covered(tile, 1);
+        let start = piece.rows.start.max(in_volume.start);
+        let end = piece.rows.end.min(in_volume.end).max(start);
+        let first = self.weights.covered(&self.tiles[tile])[1].start + start - in_volume.start;
+        (first..first + end - start, start - piece.rows.start)
+    }
+
+    /// Plane of a tile that lies in a piece.
+    fn plane_in(&self, tile: usize, piece: &Piece) -> usize {
+        let covered = &self.weights.covered(&self.tiles[tile])[0];
+        covered.start + piece.plane - self.covered(tile, 0).start
+    }
+
+    /// Calls `visit` for the positions that a tile has of a piece: the position in the piece, that among the rows of the
+    /// tile that lie in it, and the weight.
+    fn each_weight(&self, tile: usize, piece: &Piece, mut visit: impl FnMut(usize, usize, f64)) {
+        let profiles = &self.profiles;
+        let ((rows, first), plane) = (self.rows_in(tile, piece), self.plane_in(tile, piece));
+        let columns = &self.weights.covered(&self.tiles[tile])[2];
+        let start = self.covered(tile, 2).start;
+        for (line, row) in rows.enumerate() {
+            let to = (first + line) * piece.width + start;
+            for (to, column) in (to..).zip(columns.clone()) {
+                let factors = [profiles[0][plane], profiles[1][row], profiles[2][column]];
+                visit(
+                    to,
+                    line * self.extent[2] + column,
+                    TileWeights::weight(factors),
+                );
             }
         }
-        let joined = sums.iter().zip(totals.iter().cycle());
-        Ok(joined.map(|(sum, total)| (sum / total) as f32).collect())
     }
-}
 
-/// D, H, W of a volume of these tiles, which cover it.
-fn extent_of(tiles: &[Tile]) -> [usize; 3] {
-    std::array::from_fn(|dim| {
-        let ends = tiles
-            .iter()
-            .map(|tile| tile.moved(dim, &tile.inside[dim]).end);
-        ends.max().unwrap_or(0)
-    })
+    /// Adds the weighted values that a tile has of a piece to the sums, (C, H, W).
+    fn add(
+        &self,
+        tile: usize,
+        piece: &Piece,
+        scratch: &PredictionScratch,
+        sums: &mut [f64],
+    ) -> Result<(), DataError> {
+        let (rows, _) = self.rows_in(tile, piece);
+        let mut weights = Vec::with_capacity(rows.len() * self.extent[2]);
+        self.each_weight(tile, piece, |to, from, weight| {
+            weights.push((to, from, weight));
+        });
+        let (slot, plane) = (self.slot(tile), self.plane_in(tile, piece));
+        let positions = piece.rows.len() * piece.width;
+        let mut values = Vec::new();
+        for (channel, sums) in sums.chunks_exact_mut(positions).enumerate() {
+            let part = [rows.clone(), 0..self.extent[2]];
+            scratch.read_rows([slot, channel, plane], part, &mut values)?;
+            for &(to, from, weight) in &weights {
+                sums[to] += weight * f64::from(values[from]);
+            }
+        }
+        Ok(())
+    }
+
+    /// D, H, W of a volume of these tiles, which cover it.
+    fn extent_of(&self, of_volume: &Range<usize>) -> [usize; 3] {
+        std::array::from_fn(|dim| {
+            let tiles = self.tiles[of_volume.clone()].iter();
+            let ends = tiles.map(|tile| tile.moved(dim, &tile.inside[dim]).end);
+            ends.max().unwrap_or(0)
+        })
+    }
 }
 
 #[cfg(test)]
@@ -217,16 +385,18 @@ mod tests {
         }
     }
 
-    /// The outputs of 3 volumes, joined in groups of `bytes` by `ranks` ranks.
-    fn joined(weights: TileWeights, group: u64, ranks: usize) -> Vec<f32> {
+    /// The outputs of 3 volumes, joined in groups of `group` bytes by `ranks` ranks; and the most bytes of a band.
+    fn joined(weights: TileWeights, group: u64, ranks: usize) -> (Vec<f32>, u64) {
         let folder = tempfile::tempdir().unwrap();
-        let plan = TilePlan::new(tiles(3), TILE, weights, shape(3), Bytes(group));
+        let plan = TilePlan::new(tiles(3), TILE, weights, shape(3), (2, Bytes(group)));
         let temporary = |name: &str, shape| {
             PredictionScratch::temporary(&folder.path().join(name), shape).unwrap()
         };
         let of_tiles = temporary("tiles", plan.tiles());
         let volumes = temporary("volumes", plan.volumes());
         let of_tile = 2 * TILE.iter().product::<usize>();
+        let band = |rank: usize| plan.band(folder.path().join(format!("band-{rank}")));
+        let mut bands: Vec<Band> = (0..ranks).map(band).collect();
         for (group, range) in plan.groups().iter().enumerate() {
             for tile in range.clone() {
                 for plane in 0..TILE[0] {
@@ -241,8 +411,8 @@ mod tests {
                     of_tiles.write_rows(at, part, &values).unwrap();
                 }
             }
-            for rank in 0..ranks {
-                plan.join(group, [&of_tiles, &volumes], (rank, ranks))
+            for (rank, band) in bands.iter_mut().enumerate() {
+                plan.join(group, band, [&of_tiles, &volumes], (rank, ranks))
                     .unwrap();
             }
         }
@@ -259,7 +429,7 @@ mod tests {
                 }
             }
         }
-        all
+        (all, bands.iter().map(|band| band.bytes_max().0).sum())
     }
 
     /// The same by a loop over all voxels.
@@ -309,7 +479,8 @@ mod tests {
             (TileWeights::Gaussian, expected(&gaussian)),
             (TileWeights::Constant, expected(&|_| 1.0)),
         ] {
-            let found = joined(weights, 1 << 20, 1);
+            let (found, band) = joined(weights, 1 << 20, 1);
+            assert_eq!(band, 0, "all tiles are added at once");
             assert_eq!(found.len(), expected.len());
             for (found, expected) in found.iter().zip(&expected) {
                 assert!(
@@ -318,8 +489,15 @@ mod tests {
                 );
             }
             // Neither ranks nor groups change a bit.
-            assert_eq!(joined(weights, 1 << 20, 3), found);
-            assert_eq!(joined(weights, 1, 2), found);
+            assert_eq!(joined(weights, 1 << 20, 3).0, found);
+            for (group, ranks) in [(1, 1), (1, 2), (3000, 3)] {
+                let (all, band) = joined(weights, group, ranks);
+                assert_eq!(all, found);
+                // Never more than the planes of a tile, each on its rank.
+                let plane = 2 * VOLUME[1] * VOLUME[2] * size_of::<f64>();
+                assert!(band > 0, "{group}");
+                assert!(ranks > 1 || band <= (TILE[0] * plane) as u64, "{band}");
+            }
         }
     }
 
@@ -341,7 +519,7 @@ mod tests {
         };
         for weights in [TileWeights::Gaussian, TileWeights::Constant] {
             let folder = tempfile::tempdir().unwrap();
-            let plan = TilePlan::new(all.clone(), TILE, weights, shape(2), Bytes(1 << 20));
+            let plan = TilePlan::new(all.clone(), TILE, weights, shape(2), (1, Bytes(1 << 20)));
             let temporary = |name: &str, shape| {
                 PredictionScratch::temporary(&folder.path().join(name), shape).unwrap()
             };
@@ -366,7 +544,9 @@ mod tests {
                 }
             }
             for rank in 0..2 {
-                plan.join(0, scratch.each_ref(), (rank, 2)).unwrap();
+                let mut band = plan.band(folder.path().join("band"));
+                plan.join(0, &mut band, scratch.each_ref(), (rank, 2))
+                    .unwrap();
             }
             for (volume, extent) in [VOLUME, SMALL].into_iter().enumerate() {
                 let positions =
@@ -394,16 +574,17 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_of_whole_volumes() {
+    fn groups_are_of_whole_batches() {
         let of_tile = 2 * 4 * TILE.iter().product::<usize>();
-        let groups = |tiles_at_once: usize| {
+        let groups = |tiles_at_once: usize, batch: usize| {
             let bytes = Bytes((of_tile * tiles_at_once) as u64);
-            let plan = TilePlan::new(tiles(3), TILE, TileWeights::Gaussian, shape(3), bytes);
+            let by = (batch, bytes);
+            let plan = TilePlan::new(tiles(3), TILE, TileWeights::Gaussian, shape(3), by);
             plan.groups().to_vec()
         };
-        assert_eq!(groups(1), [0..16, 16..32, 32..48]);
-        assert_eq!(groups(32), [0..32, 32..48]);
-        assert_eq!(groups(100), [std::ops::Range { start: 0, end: 48 }]);
+        assert_eq!(groups(1, 20), [0..20, 20..40, 40..48]);
+        assert_eq!(groups(33, 4), [0..32, 32..48]);
+        assert_eq!(groups(100, 5), [std::ops::Range { start: 0, end: 48 }]);
     }
 
     #[test]

@@ -12,8 +12,9 @@ use partita_files::NewFile;
 use partita_formats::DataError;
 use partita_formats::nifti::Affine;
 
+use super::classes::ClassType;
 use super::paths::{MAKER, volume_paths};
-use super::{PredictionKind, PredictionScratch, classes, encode, softmax, unwritable};
+use super::{PredictionKind, PredictionScratch, encode, softmax, unwritable};
 
 /// Header with the four bytes that say that no extension follows.
 const HEADER_BYTES: usize = 352;
@@ -21,6 +22,8 @@ const HEADER_BYTES: usize = 352;
 const EXTENT_MAX: usize = i16::MAX as usize;
 /// Codes of element types.
 const FLOAT32: i16 = 16;
+const UINT8: i16 = 2;
+const UINT16: i16 = 512;
 const INT32: i16 = 8;
 /// Code of positions that are those of a scanner.
 const SCANNER: i16 = 1;
@@ -66,7 +69,8 @@ impl PredictionScratch {
             let mut file = NewFile::create(path).map_err(failed)?;
             let placement = placement(sample);
             let affine = placement.as_ref().map(Placement::affine);
-            let header = header(extents(sample, &placement), channels, is_class, affine);
+            let element = is_class.then(|| self.class_type());
+            let header = header(extents(sample, &placement), channels, element, affine);
             let restored = placement
                 .as_ref()
                 .filter(|placement| placement.is_restored());
@@ -101,10 +105,8 @@ impl PredictionScratch {
             written.map_err(|error| unwritable(path, &error))
         };
         if kind == PredictionKind::Classes {
-            return self.each_piece_of(sample, |_, values| {
-                let classes = classes(&values, self.shape.channels);
-                let bytes = classes.iter().flat_map(|class| class.to_le_bytes());
-                write(&bytes.collect::<Vec<u8>>())
+            return self.each_classes_of(sample, |_, classes| {
+                write(&self.class_type().encode(&classes))
             });
         }
         let [depth, height, width] = self.extent_of(sample);
@@ -132,7 +134,7 @@ impl PredictionScratch {
 fn header(
     [depth, height, width]: [usize; 3],
     channels: usize,
-    is_class: bool,
+    classes: Option<ClassType>,
     affine: Option<Affine>,
 ) -> Vec<u8> {
     let mut bytes = vec![0; HEADER_BYTES];
@@ -143,10 +145,11 @@ fn header(
     for (dim, extent) in extents.into_iter().enumerate() {
         put(40 + 2 * dim, &(extent as i16).to_le_bytes());
     }
-    let (code, bits) = if is_class {
-        (INT32, 32_i16)
-    } else {
-        (FLOAT32, 32)
+    let (code, bits) = match classes {
+        None => (FLOAT32, 32_i16),
+        Some(ClassType::UInt8) => (UINT8, 8),
+        Some(ClassType::UInt16) => (UINT16, 16),
+        Some(ClassType::Int32) => (INT32, 32),
     };
     put(70, &code.to_le_bytes());
     put(72, &bits.to_le_bytes());

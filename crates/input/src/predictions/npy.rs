@@ -7,8 +7,9 @@ use std::path::Path;
 use partita_files::NewFile;
 use partita_formats::DataError;
 
+use super::classes::ClassType;
 use super::paths::NPY_HEADER_BYTES;
-use super::{PIECE_BYTES, PredictionKind, PredictionScratch, classes, softmax, unwritable};
+use super::{PIECE_BYTES, PredictionKind, PredictionScratch, Stored, softmax, unwritable};
 
 impl PredictionScratch {
     /// Errors: `Unwritable`. Panics where extents differ.
@@ -22,7 +23,13 @@ impl PredictionScratch {
         let failed = |error: io::Error| unwritable(out, &error);
         let mut file = NewFile::create(out).map_err(failed)?;
         let is_class = kind == PredictionKind::Classes;
-        let header = npy_header(shape, if is_class { "<i4" } else { "<f4" });
+        let element = match self.class_type() {
+            _ if !is_class => "<f4",
+            ClassType::UInt8 => "|u1",
+            ClassType::UInt16 => "<u2",
+            ClassType::Int32 => "<i4",
+        };
+        let header = npy_header(shape, element);
         file.write_all(&header).map_err(failed)?;
         if kind == PredictionKind::Probabilities {
             self.each_piece(|at, mut values| {
@@ -31,17 +38,14 @@ impl PredictionScratch {
             })?;
         }
         if is_class {
-            self.each_piece(|_, values| {
-                let classes = classes(&values, self.shape.channels);
-                let bytes: Vec<u8> = classes
-                    .iter()
-                    .flat_map(|class| class.to_le_bytes())
-                    .collect();
+            self.each_classes(|_, classes| {
+                let bytes = self.class_type().encode(&classes);
                 file.write_all(&bytes).map_err(failed)
             })?;
         } else {
             let mut buffer = vec![0; PIECE_BYTES];
-            let (mut at, end) = (0, self.shape.bytes());
+            let positions = self.shape.samples * self.shape.positions();
+            let (mut at, end) = (0, self.shape.bytes(Stored::Scores, positions));
             while at < end {
                 let length = PIECE_BYTES.min((end - at) as usize);
                 let read = self.file.read_exact_at(&mut buffer[..length], at);

@@ -97,7 +97,7 @@ fn is_npy_prediction(path: &Path) -> std::io::Result<bool> {
     let mut header = [0; NPY_HEADER_BYTES];
     partita_files::open(path)?.read_exact(&mut header)?;
     let length = u16::from_le_bytes([header[8], header[9]]);
-    let starts = ["<f4", "<i4"].map(|element| format!("{{'descr': '{element}', "));
+    let starts = ["<f4", "|u1", "<u2", "<i4"].map(|element| format!("{{'descr': '{element}', "));
     Ok(header.starts_with(b"\x93NUMPY\x01\x00")
         && usize::from(length) + 10 == NPY_HEADER_BYTES
         && starts

@@ -6,7 +6,7 @@ use std::path::Path;
 use partita_data::Placement;
 use partita_formats::DataError;
 
-use super::{PredictionKind, PredictionScratch, unwritable};
+use super::{PredictionKind, PredictionScratch, Stored, unwritable};
 
 impl PredictionScratch {
     /// Writes the values of a sample on the voxels of its image, in the order of NIfTI: scores and probabilities by
@@ -44,6 +44,17 @@ impl PredictionScratch {
             }
             return Ok(());
         }
+        if self.stored == Stored::Classes {
+            let mut classes = Vec::new();
+            self.each_classes_of(sample, |_, planes| {
+                classes.extend(planes.into_iter().map(|class| class as f32));
+                Ok(())
+            })?;
+            // On the same voxels in another order, so that nothing is interpolated.
+            let restored = placement.restore(classes).into_iter();
+            let classes: Vec<i32> = restored.map(|class| class as i32).collect();
+            return write(self.class_type().encode(&classes));
+        }
         let mut best = channel(0)?;
         let mut classes = vec![0_i32; best.len()];
         for at in 1..self.shape.channels {
@@ -54,11 +65,6 @@ impl PredictionScratch {
                 }
             }
         }
-        write(
-            classes
-                .iter()
-                .flat_map(|class| class.to_le_bytes())
-                .collect(),
-        )
+        write(self.class_type().encode(&classes))
     }
 }

@@ -6,8 +6,8 @@ use partita_data::{DatasetSpec, DatasetSummary, Kind};
 use partita_formats::{DType, Layout, Samples};
 use partita_site::Context;
 use partita_synth::{
-    CLASSES, Picture, SegmentationSpec, SegmentedVolume, ShapesSpec, class_names, make_picture,
-    make_segmented,
+    CLASSES, FRACTAL_CHANNELS, FractalVolume, Fractals, Picture, SegmentationSpec, SegmentedVolume,
+    ShapesSpec, class_names, fractal_classes, make_picture, make_segmented,
 };
 
 /// A dataset of volumes of an organ with lesions, with a class at each voxel.
@@ -19,6 +19,17 @@ pub struct SegmentationRequest {
     pub volumes: usize,
     /// Voxels per side, 8 to 1024.
     pub grid: usize,
+}
+
+/// A dataset of volumes of fractals, with a class at each voxel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FractalsRequest {
+    /// Folder, seed and splits.
+    pub make: MakeRequest,
+    /// Number of volumes over all splits.
+    pub volumes: usize,
+    /// Voxels per side as a power of two, 3 to 11.
+    pub scale: usize,
 }
 
 /// A dataset of images of simple shapes, with one class each.
@@ -70,6 +81,49 @@ pub fn make_segmentation(
         |writer, split, volume: SegmentedVolume| {
             let (values, labels) = (Samples::I16(volume.values), Samples::I16(volume.labels));
             writer.append_labeled(split, &values, &labels)
+        },
+    )
+}
+
+/// Most bytes of the planes of a volume of fractals that are written at once, unless those of one plane are more.
+const PLANES_BYTES: usize = 16 << 20;
+
+/// Makes a dataset of volumes of fractals with a class at each voxel, and summarizes it. Volumes are written plane by plane.
+///
+/// Errors: as [`make_cosmology`](super::make_cosmology).
+pub fn make_fractals(
+    context: &Context,
+    request: &FractalsRequest,
+) -> Result<DatasetSummary, DatasetError> {
+    let made = Fractals::new(request.scale, request.make.seed).map_err(DatasetError::Spec)?;
+    let maker = DatasetMaker::new(&request.make, "volumes", request.volumes)?;
+    let [train, validation, test] = maker.splits();
+    let extent = [made.grid(); 3];
+    let mut asked = maker.asked("fractals");
+    asked.insert("scale".to_owned(), integer(request.scale as u64));
+    let dataset = DatasetSpec {
+        kind: Kind::Segmentation,
+        shape: [FRACTAL_CHANNELS, extent[0], extent[1], extent[2]],
+        dtype: DType::Int16,
+        targets: fractal_classes(),
+        labels: Some(extent),
+        layout: Layout::Contiguous,
+        train,
+        validation,
+        test,
+        spec: asked,
+    };
+    let plane = (FRACTAL_CHANNELS + 1) * extent[1] * extent[2] * DType::Int16.size_bytes();
+    let at_once = (PLANES_BYTES / plane).max(1);
+    maker.make(
+        context,
+        &dataset,
+        move |volume| Ok(made.volume(volume)),
+        |writer, split, volume: FractalVolume| {
+            writer.append_labeled_planes(split, at_once, |planes| {
+                let (values, labels) = volume.planes(planes);
+                (Samples::I16(values), Samples::I16(labels))
+            })
         },
     )
 }

@@ -25,6 +25,7 @@ pub fn evaluate(found: &EvaluateResult, out: &mut dyn Write) -> io::Result<()> {
         ("loss", loss(metrics)),
     ];
     insert_tiles(&mut pairs, found.tiles.as_ref());
+    insert_mirrored(&mut pairs, &found.mirrored);
     write_pairs(out, &pairs)?;
     writeln!(out)?;
     match &metrics.classification {
@@ -167,6 +168,7 @@ pub fn infer(found: &InferResult, out: &mut dyn Write) -> io::Result<()> {
         pairs.push(("physical", found.physical.join(", ")));
     }
     insert_tiles(&mut pairs, found.tiles.as_ref());
+    insert_mirrored(&mut pairs, &found.mirrored);
     write_pairs(out, &pairs)
 }
 
@@ -196,6 +198,19 @@ fn insert_tiles(pairs: &mut Vec<(&str, String)>, tiles: Option<&TilesResult>) {
     let (overlap, weights) = (tiles.overlap, tiles.weights);
     let text = format!("{d}x{h}x{w}, overlap {overlap}, {weights} weights{because}");
     pairs.insert(3, ("tiles", text));
+}
+
+/// Says along which dims samples are mirrored, after the samples.
+fn insert_mirrored(pairs: &mut Vec<(&str, String)>, mirrored: &[&str]) {
+    if mirrored.is_empty() {
+        return;
+    }
+    let text = format!(
+        "{}: means over {} outputs",
+        mirrored.join(", "),
+        1 << mirrored.len()
+    );
+    pairs.insert(3, ("mirrored", text));
 }
 
 /// How many samples of which split, and what they are of its volumes.

@@ -1,6 +1,7 @@
 //! Errors of a training.
 
 mod conversions;
+pub mod ensemble;
 
 use super::checkpoint::{CHECKPOINTS, LastCheckpoint, ResumeError};
 use super::offload::error::OffloadError;
@@ -245,6 +246,9 @@ pub enum TrainError {
 /// A mismatch of dataset and model, or of batch and dataset.
 #[derive(Debug, thiserror::Error)]
 pub enum Mismatch {
+    /// Outputs that cannot be averaged.
+    #[error(transparent)]
+    Ensemble(#[from] ensemble::EnsembleError),
     /// The shapes of samples differ.
     #[error(
         "model `{model}` reads samples of {input}; {} holds samples of {samples}{}",

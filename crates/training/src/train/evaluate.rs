@@ -1,8 +1,10 @@
 //! `evaluate`: loss and metrics of trained weights on a split of a dataset.
 
 use super::check;
-use super::error::TrainError;
-use super::forward::{Forward, ForwardRequest, Prepared};
+use super::ensemble;
+use super::error::ensemble::EnsembleError;
+use super::error::{Mismatch, TrainError};
+use super::forward::{Forward, ForwardRequest, Prepared, VolumeMode};
 use super::joined::JoinedPrograms;
 use super::per_sample::SampleResult;
 use super::record::ValidationResult;
@@ -28,8 +30,11 @@ pub struct EvaluateResult {
     pub data: String,
     /// The split.
     pub split: &'static str,
-    /// File of the weights.
+    /// File of the weights, or the files whose outputs are averaged, with commas.
     pub weights: String,
+    /// Dims that samples are mirrored along.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mirrored: Vec<&'static str>,
     /// The strategy.
     pub strategy: String,
     /// Number of ranks.
@@ -92,6 +97,10 @@ fn evaluate_with(
 ) -> Result<Option<EvaluateResult>, TrainError> {
     let forward = Forward::new(launch, request, data)?;
     check_targets(&forward)?;
+    if forward.volumes == VolumeMode::Crops && forward.is_joined {
+        let model = forward.graph.name.clone();
+        return Err(Mismatch::from(EnsembleError::Crops { model }).into());
+    }
     let split = forward.split(request.split)?;
     match forward.tiles(split) {
         Some(plan) => {
@@ -142,7 +151,8 @@ fn result(
         model: forward.run.model.clone(),
         data: forward.run.data.display().to_string(),
         split: split.name(),
-        weights: forward.weights_file.display().to_string(),
+        weights: ensemble::paths_text(&forward.weights_files),
+        mirrored: ensemble::mirrored(forward.mirror()),
         strategy: prepared.strategy.to_string(),
         ranks: forward.run.ranks,
         threads: forward.run.threads,

@@ -1,5 +1,10 @@
 //! A run of forward programs with trained weights: what `evaluate` and `infer` have in common.
 
+mod volumes;
+
+pub use volumes::VolumeMode;
+
+use super::ensemble::{self, WeightSources, WeightSwitches};
 use super::error::{Mismatch, TrainError};
 use super::memory::MemoryLimit;
 use super::per_sample::PerSample;
@@ -18,7 +23,9 @@ use partita_data::{Dataset, Split, TargetRecord};
 use partita_forecast::{MeasuringBudget, launched, model};
 use partita_formats::{DType, DataError};
 use partita_graph::Graph;
-use partita_input::{Loading, PredictionShape, Preprocessing, Sampling, TilePlan, Tiling, Waker};
+use partita_input::{
+    Loading, PredictionShape, Preparation, Preprocessing, TilePlan, Tiling, Waker,
+};
 use partita_lower::Strategy;
 use partita_program::{Buffer, Optimizer, ProgramKind, Role};
 use partita_run::{NoSink, PackedTensor, RunError, Sink, Source, SystemClock};
@@ -27,23 +34,24 @@ use partita_session::{
 };
 use partita_site::kernel_set::{KernelSet, oversubscription};
 use partita_site::launch::{
-    InitialValues, Launch, Listener, MakeJoins, MakeSink, MakeSource, MemoryBaseline, NotSaved,
-    RunSetup, TensorSink,
+    InitialValues, Launch, Listener, MakeJoins, MakeSink, MakeSource, MakeStepHook, MemoryBaseline,
+    NotSaved, RunSetup, TensorSink,
 };
 use partita_site::{Context, Event, Host};
-use partita_space::Rank;
-use partita_space::help::Message;
+use partita_space::{Bytes, Rank};
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use volumes::{Volumes, read_volumes};
 
 /// Run file, weights and overrides of a forward run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ForwardRequest {
     /// The run file.
     pub run_file: PathBuf,
-    /// File or output folder of the weights (default: `output` of the run file).
-    pub weights: Option<PathBuf>,
+    /// Files or output folders of weights whose outputs are averaged (default: `output` of the run file).
+    pub weights: Vec<PathBuf>,
     /// Take the weights of the best epoch of `output` of the run file instead.
     pub best: bool,
     /// Their names in the model, which are left, and their axis order (default: as in `[weights]` of the run file, for
@@ -70,6 +78,8 @@ pub struct ForwardRequest {
     pub volumes: Option<VolumeMode>,
     /// How tiles overlap, and what each counts.
     pub tiles: TilesAsked,
+    /// Which of D, H, W samples are mirrored along: outputs are averaged over all combinations.
+    pub mirror: [bool; 3],
     /// Use the collectives of the MPI library.
     pub library_collectives: bool,
     /// Evaluate one sample a step, so that each has a loss and metrics of its own.
@@ -89,8 +99,8 @@ pub struct Forward {
     pub dataset: Dataset,
     /// Its samples, prepared as those of the training.
     pub preprocessing: Preprocessing,
-    /// File of the weights.
-    pub weights_file: PathBuf,
+    /// Files of the weights; none where they come with each run.
+    pub weights_files: Vec<PathBuf>,
     /// What is taken of volumes.
     pub volumes: VolumeMode,
     /// How tiles are joined, if they are.
@@ -103,30 +113,12 @@ pub struct Forward {
     pub per_sample: Option<PerSample>,
     /// Whether it is a part of another run, which says what there is to say of the ranks.
     pub is_part: bool,
+    /// Whether outputs of variants or tiles are joined before they are written or evaluated.
+    pub is_joined: bool,
     /// None where they come with each run.
-    weights: Option<LoadedWeights>,
-}
-
-/// What is taken of volumes that are larger than the samples of the training.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VolumeMode {
-    /// Whole volumes: the network is lowered at their extents.
-    Whole,
-    /// Overlapping crops, whose predictions are joined to that of the volume.
-    Tiles,
-    /// Crops, each with a prediction of its own.
-    Crops,
-}
-
-impl VolumeMode {
-    /// The word used in results and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Whole => "whole",
-            Self::Tiles => "tiles",
-            Self::Crops => "crops",
-        }
-    }
+    weights: Vec<LoadedWeights>,
+    /// The preparation for each of the weights, where statistics differ; else empty.
+    preparations: Vec<Preparation>,
 }
 
 /// Where a forward run reads and writes.
@@ -149,6 +141,8 @@ pub struct Prepared<'s> {
     pub samples: usize,
     /// Its programs and samples.
     pub session: Session<'s>,
+    /// Steps after which other weights are read.
+    switches: BTreeMap<u64, usize>,
 }
 
 impl Forward {
@@ -171,7 +165,7 @@ impl Forward {
             }
             forward.dataset = dataset;
         }
-        if let Some(weights) = &forward.weights {
+        if let Some(weights) = forward.weights.first() {
             let (run, from) = (&forward.run, (weights, &*trained_on));
             forward.graph = class_weights::of_weights(launch, run, forward.graph, from)?;
         }
@@ -180,7 +174,14 @@ impl Forward {
 
     /// What the outputs stand for, if the weights keep it.
     pub fn targets(&self) -> Option<&TargetRecord> {
-        self.weights.as_ref()?.record().targets.as_ref()
+        self.weights.first()?.record().targets.as_ref()
+    }
+
+    /// Which of D, H, W samples are mirrored along.
+    pub fn mirror(&self) -> [bool; 3] {
+        let variants = self.preprocessing.sampling.variants();
+        let last = variants.count() - 1;
+        variants.flip(last)
     }
 
     /// As [`Self::new`], of a dataset that needs no targets.
@@ -239,24 +240,24 @@ impl Forward {
             mode: volumes,
             because,
         } = read_volumes(launch, graph, &dataset, &sampling, asked)?;
-        let file = match &request.weights {
-            _ if request.best => WeightFile::best(&output)?,
-            Some(path) => WeightFile::read(path)?,
-            None => WeightFile::of_training(&output, &request.run_file)?,
-        };
-        let asked = (request.weights.as_deref(), &request.selection);
-        let weights = start::of_forward(launch, asked, &run, (&file, &graph))?;
-        let dataset = start::of_weights(launch, dataset, &weights)?;
-        let kept = KeptSteps::of_weights(file.path(), weights.record());
+        let asked = (request.mirror, request.weights.len().max(1));
+        let variants = ensemble::variants(&graph, &sampling, asked)?;
+        let weights = load(launch, request, (&run, &graph), &output)?;
+        ensemble::check_alike(&weights)?;
+        let dataset = start::of_weights(launch, dataset, &weights[0])?;
+        let from = (&*trained_on, &dataset);
+        let mut preparations = preparations(launch, &run, &weights, from)?;
         let preprocessing = Preprocessing {
-            sampling,
-            preparation: statistics::of_weights(launch, &run, &kept, (&trained_on, &dataset))?,
+            preparation: preparations[0].clone(),
+            sampling: sampling.with_variants(variants),
         };
-        if !request.best {
-            note_newer(launch, &file);
+        if preparations.iter().all(|one| *one == preparations[0]) {
+            preparations.clear();
         }
         let forward = Self {
-            weights_file: file.path().to_owned(),
+            is_joined: volumes == VolumeMode::Tiles
+                || preprocessing.sampling.variants().count() > 1,
+            weights_files: weights.iter().map(|one| one.path().to_owned()).collect(),
             stored: run.samples.dtype(dataset.dtype()),
             run,
             graph,
@@ -267,7 +268,8 @@ impl Forward {
             tiling: request.tiles.tiling(),
             because,
             is_part: false,
-            weights: Some(weights),
+            weights,
+            preparations,
         };
         forward.note_samples(launch, forward.split(request.split)?);
         Ok((forward, trained_on))
@@ -276,10 +278,8 @@ impl Forward {
     /// Says which samples of a split are padded, and whether they are stored on other voxels than those of the training.
     fn note_samples(&self, launch: &Launch<'_>, split: Split) {
         crops::note_padding(launch, &self.graph, &self.preprocessing.sampling, &[split]);
-        let trained = self
-            .weights
-            .as_ref()
-            .and_then(|it| it.record().voxels.as_ref());
+        let trained = self.weights.first();
+        let trained = trained.and_then(|it| it.record().voxels.as_ref());
         let own = self.dataset.voxel_record(split);
         let Some((own, trained)) = own.zip(trained).filter(|_| launch.is_first()) else {
             return;
@@ -299,7 +299,7 @@ impl Forward {
         preprocessing: Preprocessing,
     ) -> Self {
         Self {
-            weights_file: PathBuf::new(),
+            weights_files: Vec::new(),
             stored: run.samples.dtype(dataset.dtype()),
             run,
             graph,
@@ -310,7 +310,9 @@ impl Forward {
             tiling: Tiling::default(),
             because: None,
             is_part: false,
-            weights: None,
+            is_joined: false,
+            weights: Vec::new(),
+            preparations: Vec::new(),
         }
     }
 
@@ -366,15 +368,17 @@ impl Forward {
         }
     }
 
-    /// The tiles of a split, where volumes are joined of tiles.
+    /// The tiles of a split, where volumes are joined of tiles; or its samples, where their variants are joined.
     pub fn tiles(&self, split: Split) -> Option<Arc<TilePlan>> {
-        match self.volumes {
-            VolumeMode::Tiles => {
-                let (sampling, volumes) = (&self.preprocessing.sampling, self.output_shape(split));
-                Some(tiling::plan(sampling, (split, self.tiling), volumes).into())
+        let (sampling, outputs) = (&self.preprocessing.sampling, self.output_shape(split));
+        let batch = self.run.batch;
+        let plan = match self.volumes {
+            VolumeMode::Tiles => tiling::plan(sampling, (split, self.tiling), outputs, batch),
+            VolumeMode::Whole | VolumeMode::Crops => {
+                tiling::plan_of_samples(sampling, outputs, batch)
             }
-            VolumeMode::Whole | VolumeMode::Crops => None,
-        }
+        };
+        self.is_joined.then(|| plan.into())
     }
 
     /// How volumes are joined of tiles, if they are.
@@ -414,10 +418,17 @@ impl Forward {
     ) -> Result<Prepared<'static>, TrainError> {
         let sampling = &self.preprocessing.sampling;
         let first = sampling.first_sample(split);
-        let tiles = self.tiles(split);
-        let groups = tiles.map_or_else(Vec::new, |plan| plan.groups().to_vec());
-        let samples = first..first + sampling.samples(split);
-        self.prepare_samples(launch, kind, samples.collect(), groups)
+        let Some(plan) = self.tiles(split) else {
+            let samples = first..first + sampling.samples(split);
+            return self.prepare_samples(launch, kind, samples.collect(), Vec::new());
+        };
+        let (samples, parts) = plan.samples(first);
+        let groups = parts.iter().map(|(samples, _)| samples.clone());
+        let prepared = self.prepare_samples(launch, kind, samples, groups.collect())?;
+        Ok(Prepared {
+            switches: ensemble::switches(&parts, self.run.batch),
+            ..prepared
+        })
     }
 
     /// As [`Self::prepare`], for these samples, whose outputs are joined in these groups.
@@ -477,7 +488,9 @@ impl Forward {
             let session = Session::new(programs, plan)?;
             let program = session.main_program();
             let (preprocessing, stored) = (&self.preprocessing, self.dataset.dtype());
-            let buffers = |rank| buffer_bytes(preprocessing, stored, program, rank);
+            let sources = self.preparations.len().max(1) as u64;
+            let buffers =
+                |rank| Bytes(sources * buffer_bytes(preprocessing, stored, program, rank).0);
             let fits = limit.check((run, graph, &strategy), &session, &buffers);
             fits.map_err(|error| self.with_tiles(error))?;
             Ok::<_, TrainError>(session)
@@ -486,6 +499,7 @@ impl Forward {
             strategy,
             samples: count,
             session,
+            switches: BTreeMap::new(),
         })
     }
 
@@ -536,16 +550,21 @@ impl Forward {
         prepared: &Prepared<'_>,
         ends: &Ends<'_>,
     ) -> Result<Option<Outcome>, TrainError> {
-        let initial = |buffer: &Buffer, elements: Range<usize>| {
+        let values = |weights: usize, buffer: &Buffer, elements: Range<usize>| {
             let (graph, seed) = (&self.graph, self.run.seed);
-            initial_values(graph, seed, self.weights.as_ref(), buffer, elements)
+            initial_values(graph, seed, self.weights.get(weights), buffer, elements)
+        };
+        let initial = |buffer: &Buffer, elements: Range<usize>| values(0, buffer, elements);
+        let hook = WeightSwitches {
+            after: &prepared.switches,
+            values: &values,
         };
         let listener = samples_listener(launch.context(), prepared.samples);
         let listener = match &self.per_sample {
             Some(found) => found.listen(&prepared.session, listener),
             None => listener,
         };
-        let outcomes = self.run(launch, prepared, ends, &initial, listener)?;
+        let outcomes = self.run(launch, prepared, ends, (&initial, &hook), listener)?;
         if let Some(outcomes) = &outcomes {
             ending::refuse_not_finite(&self.run, &self.graph, outcomes)?;
         }
@@ -573,7 +592,11 @@ impl Forward {
             joins: None,
             is_followed: false,
         };
-        let outcomes = self.run(launch, prepared, &ends, &initial, listener)?;
+        let with = (
+            &initial as &InitialValues<'_>,
+            &checkpoint::Off as &dyn MakeStepHook,
+        );
+        let outcomes = self.run(launch, prepared, &ends, with, listener)?;
         Ok(outcomes.map_or(RunEnd::Finished, |outcomes| outcomes[0].end))
     }
 
@@ -585,8 +608,19 @@ impl Forward {
         let mesh = prepared.session.main_program().mesh;
         let accepted = check::accepted(&self.run, &self.graph);
         move |rank, wake| {
-            let samples = (&self.dataset, &self.preprocessing);
-            source(samples, mesh, rank, accepted, wake)
+            let sampling = &self.preprocessing.sampling;
+            let of = |preparation: &Preparation, wake| {
+                let preprocessing = Preprocessing {
+                    sampling: sampling.clone(),
+                    preparation: preparation.clone(),
+                };
+                source((&self.dataset, &preprocessing), mesh, rank, accepted, wake)
+            };
+            if self.preparations.is_empty() {
+                return of(&self.preprocessing.preparation, wake);
+            }
+            let of = |weights: usize, wake| of(&self.preparations[weights], wake);
+            Ok(Box::new(WeightSources::new(sampling, wake, of)?))
         }
     }
 
@@ -596,7 +630,7 @@ impl Forward {
         launch: &Launch<'_>,
         prepared: &Prepared<'_>,
         ends: &Ends<'_>,
-        initial: &InitialValues<'_>,
+        (initial, hook): (&InitialValues<'_>, &dyn MakeStepHook),
         listener: Listener<'_>,
     ) -> Result<Option<Vec<Outcome>>, TrainError> {
         let (run, context, session) = (&self.run, launch.context(), &prepared.session);
@@ -613,7 +647,7 @@ impl Forward {
             clock: SystemClock::start(),
             initial,
             position: &position,
-            hook: &checkpoint::Off,
+            hook,
             validators: None,
             joins: ends.joins,
             is_followed: ends.is_followed,
@@ -632,6 +666,51 @@ impl Forward {
     }
 }
 
+/// The weights that are asked for.
+///
+/// Errors: files that cannot be read, or do not fit the model.
+fn load(
+    launch: &Launch<'_>,
+    request: &ForwardRequest,
+    (run, graph): (&Run, &Graph),
+    output: &Path,
+) -> Result<Vec<LoadedWeights>, TrainError> {
+    let load = |file: &WeightFile, path: Option<&Path>| {
+        let asked = (path, &request.selection);
+        start::of_forward(launch, asked, run, (file, graph))
+    };
+    if request.best {
+        return Ok(vec![load(&WeightFile::best(output)?, None)?]);
+    }
+    if request.weights.is_empty() {
+        let file = WeightFile::of_training(output, &request.run_file)?;
+        note_newer(launch, &file);
+        return Ok(vec![load(&file, None)?]);
+    }
+    let all = request.weights.iter().map(|path| {
+        let file = WeightFile::read(path)?;
+        note_newer(launch, &file);
+        load(&file, Some(path))
+    });
+    all.collect()
+}
+
+/// The preparation of samples for each of the weights.
+///
+/// Errors: those of [`statistics::of_weights`].
+fn preparations(
+    launch: &Launch<'_>,
+    run: &Run,
+    weights: &[LoadedWeights],
+    from: (&Path, &Dataset),
+) -> Result<Vec<Preparation>, TrainError> {
+    let of = |weights: &LoadedWeights| {
+        let kept = KeptSteps::of_weights(weights.path(), weights.record());
+        statistics::of_weights(launch, run, &kept, from)
+    };
+    weights.iter().map(of).collect()
+}
+
 /// Says that there is a checkpoint that is newer than the weights, if so.
 fn note_newer(launch: &Launch<'_>, file: &WeightFile) {
     let Some(checkpoint) = file.newer_checkpoint().filter(|_| launch.is_first()) else {
@@ -644,117 +723,6 @@ fn note_newer(launch: &Launch<'_>, file: &WeightFile) {
         checkpoint.display()
     );
     launch.context().report(Event::Note(&text));
-}
-
-/// The model and the samples with which volumes are read, and how.
-struct Volumes {
-    graph: Graph,
-    sampling: Sampling,
-    mode: VolumeMode,
-    /// Why tiles are taken by default, if they are.
-    because: Option<String>,
-}
-
-impl Volumes {
-    fn whole(graph: Graph, sampling: Sampling) -> Self {
-        Self {
-            graph,
-            sampling,
-            mode: VolumeMode::Whole,
-            because: None,
-        }
-    }
-}
-
-/// Chooses how volumes are read.
-///
-/// Errors: a mode that the model does not allow.
-fn read_volumes(
-    launch: &Launch<'_>,
-    graph: Graph,
-    dataset: &Dataset,
-    sampling: &Sampling,
-    (asked, settings): (Option<VolumeMode>, TilesAsked),
-) -> Result<Volumes, Mismatch> {
-    let refuse = |asked: VolumeMode, reason: String, nearest: VolumeMode| Mismatch::Volumes {
-        model: graph.name.clone(),
-        asked: asked.name(),
-        reason,
-        nearest: nearest.name(),
-    };
-    let Some(crops) = sampling.crops() else {
-        if let Some(option) = settings.option() {
-            let reason = format!("it was trained on whole samples, which `{option}` does not cut");
-            return Err(refuse(VolumeMode::Tiles, reason, VolumeMode::Whole));
-        }
-        return Ok(Volumes::whole(graph, sampling.for_evaluation()));
-    };
-    let (answer, _) = check::answer(&graph);
-    // Tiles are joined position by position.
-    let has_positions = answer.extent == crops.extent;
-    let fallback = if has_positions {
-        VolumeMode::Tiles
-    } else {
-        VolumeMode::Crops
-    };
-    let asked = asked.or(settings.option().map(|_| VolumeMode::Tiles));
-    let other = asked.filter(|asked| *asked != VolumeMode::Tiles);
-    if let (Some(other), Some(option)) = (other, settings.option()) {
-        let reason = format!("`{option}` is of tiles");
-        return Err(refuse(other, reason, VolumeMode::Tiles));
-    }
-    let because = tiling::reason(&graph).filter(|_| asked.is_none() && has_positions);
-    let mode = match asked {
-        None if because.is_some() => VolumeMode::Tiles,
-        Some(VolumeMode::Crops) => VolumeMode::Crops,
-        Some(VolumeMode::Tiles) if !has_positions => {
-            let reason = format!(
-                "its output of {answer} has no value for each position of a crop, so that crops have nothing to join"
-            );
-            return Err(refuse(VolumeMode::Tiles, reason, VolumeMode::Crops));
-        }
-        Some(VolumeMode::Tiles) => VolumeMode::Tiles,
-        Some(VolumeMode::Whole) | None => match (whole(&graph, dataset), asked) {
-            (Ok(whole), _) => return Ok(Volumes::whole(whole, sampling.whole())),
-            (Err(reason), Some(asked)) => return Err(refuse(asked, reason, fallback)),
-            (Err(reason), None) => {
-                note_fallback(launch, &reason, fallback);
-                fallback
-            }
-        },
-    };
-    let sampling = match mode {
-        VolumeMode::Tiles => sampling.tiled(settings.tiling()),
-        VolumeMode::Whole | VolumeMode::Crops => sampling.for_evaluation(),
-    };
-    Ok(Volumes {
-        graph,
-        sampling,
-        mode,
-        because,
-    })
-}
-
-fn note_fallback(launch: &Launch<'_>, reason: &str, fallback: VolumeMode) {
-    let name = fallback.name();
-    let reason = Message::of(reason).inline();
-    let text = format!("the model does not read whole volumes: {reason}; so samples are {name}");
-    if launch.is_first() {
-        launch.context().report(Event::Note(&text));
-    }
-}
-
-/// The model at the extents of volumes. Errors: why it cannot read these.
-fn whole(graph: &Graph, dataset: &Dataset) -> Result<Graph, String> {
-    let [_, volume @ ..] = dataset.shape();
-    if let Some(smallest) = dataset.smallest_extent() {
-        return Err(format!(
-            "volumes have different extents, from {smallest:?} to {volume:?} (D, H, W)"
-        ));
-    }
-    let [d, h, w] = volume;
-    let whole = graph.with_extent(volume);
-    whole.map_err(|reason| format!("it cannot read {d}x{h}x{w}: {reason}"))
 }
 
 /// Reports how many samples are done.

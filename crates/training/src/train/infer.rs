@@ -1,6 +1,7 @@
 //! `infer`: predictions of a trained network, written to a file.
 
 use super::check;
+use super::ensemble;
 use super::error::{Mismatch, TrainError};
 use super::forward::{Ends, Forward, ForwardRequest, Prepared, VolumeMode};
 use super::run;
@@ -10,7 +11,7 @@ use super::trainer::TrainData;
 use partita_data::{Placement, Split};
 use partita_formats::DataError;
 use partita_input::{
-    PredictionFormat, PredictionKind, PredictionScratch, PredictionShape, PredictionSink,
+    PredictionFormat, PredictionKind, PredictionScratch, PredictionShape, PredictionSink, Stored,
     is_folder, is_prediction, volume_paths,
 };
 use partita_program::ProgramKind;
@@ -56,8 +57,11 @@ pub struct InferResult {
     pub data: String,
     /// The split.
     pub split: &'static str,
-    /// File of the weights.
+    /// File of the weights, or the files whose outputs are averaged, with commas.
     pub weights: String,
+    /// Dims that samples are mirrored along.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mirrored: Vec<&'static str>,
     /// The strategy.
     pub strategy: String,
     /// Number of ranks.
@@ -142,7 +146,9 @@ fn infer_with(
     data: Option<&TrainData>,
 ) -> Result<Option<InferResult>, TrainError> {
     let format = PredictionFormat::of(&request.out)?;
-    let forward = Forward::without_targets(launch, &request.forward, data)?;
+    let mut forward = Forward::without_targets(launch, &request.forward, data)?;
+    // The class of a position needs the scores of all channels, which ranks may share.
+    forward.is_joined |= request.kind == PredictionKind::Classes;
     check_request(&forward, request, format)?;
     let split = forward.split(request.forward.split)?;
     let extents = forward.output_extents(split);
@@ -151,9 +157,12 @@ fn infer_with(
     let names = forward.names(split);
     check_files(&forward, request, (format, &names))?;
     let placements = placements(launch, &forward, format, (split, shape))?;
-    let scratch = create_scratch(launch, &request.out, (shape, &names), extents.clone())?;
+    let stored = stored(request, &placements);
+    let of_scratch = ((shape, stored), &*names);
+    let scratch = create_scratch(launch, &request.out, of_scratch, extents.clone())?;
     let of_request = (request, split);
-    let outcome = write(launch, &forward, &prepared, of_request, scratch.as_ref())?;
+    let of_volumes = (scratch.as_ref(), stored);
+    let outcome = write(launch, &forward, &prepared, of_request, of_volumes)?;
     let (Some(outcome), Some(scratch)) = (outcome, scratch) else {
         return Ok(None);
     };
@@ -168,7 +177,8 @@ fn infer_with(
         model: forward.run.model.clone(),
         data: forward.run.data.display().to_string(),
         split: split.name(),
-        weights: forward.weights_file.display().to_string(),
+        weights: ensemble::paths_text(&forward.weights_files),
+        mirrored: ensemble::mirrored(forward.mirror()),
         strategy: prepared.strategy.to_string(),
         ranks: forward.run.ranks,
         threads: forward.run.threads,
@@ -202,12 +212,12 @@ fn write(
     forward: &Forward,
     prepared: &Prepared<'_>,
     (request, split): (&InferRequest, Split),
-    scratch: Option<&PredictionScratch>,
+    of_volumes: (Option<&PredictionScratch>, Stored),
 ) -> Result<Option<Outcome>, TrainError> {
     let shape = forward.output_shape(split);
     let plan = forward.tiles(split);
     let beside = scratch_beside(&request.out);
-    let create = |plan| TileFiles::create(launch, plan, &beside, scratch);
+    let create = |plan| TileFiles::create(launch, plan, &beside, of_volumes);
     let tiles = plan.as_ref().map(create).transpose()?;
     forward.check_agreement(launch, prepared)?;
     let first = forward.preprocessing.sampling.first_sample(split);
@@ -229,6 +239,20 @@ fn write(
         is_followed: false,
     };
     forward.execute_between(launch, prepared, &ends)
+}
+
+/// What is kept of each position: the class where that is asked for, unless it is found by scores between the voxels of
+/// the dataset.
+fn stored(request: &InferRequest, placements: &[Option<Placement>]) -> Stored {
+    let format = PredictionFormat::of(&request.out);
+    let is_between = format.is_ok_and(|format| format == PredictionFormat::Nifti)
+        && placements.iter().flatten().any(Placement::is_interpolated);
+    match request.kind {
+        PredictionKind::Classes if !is_between => Stored::Classes,
+        PredictionKind::Classes | PredictionKind::Scores | PredictionKind::Probabilities => {
+            Stored::Scores
+        }
+    }
 }
 
 /// Checks that the model gives what is asked for.
@@ -343,14 +367,14 @@ fn check_files(
 fn create_scratch(
     launch: &Launch<'_>,
     out: &Path,
-    (shape, names): (PredictionShape, &[String]),
+    (of, names): ((PredictionShape, Stored), &[String]),
     extents: Option<Arc<[[usize; 3]]>>,
 ) -> Result<Option<PredictionScratch>, TrainError> {
     let created = launch.is_first();
     let create = || {
         make_folder(out)?;
         let beside = scratch_beside(out);
-        let scratch = PredictionScratch::create_of_extents(&beside, shape, extents)?;
+        let scratch = PredictionScratch::create_of_extents(&beside, of, extents)?;
         Ok::<_, DataError>(scratch.named(names.to_vec()))
     };
     launch.prepare(|| created.then(create).transpose().map_err(TrainError::from))

@@ -75,7 +75,8 @@ impl JoinedPrograms {
         forward: &Forward,
         split: Split,
     ) -> Result<Option<Joined>, TrainError> {
-        let folder = forward.weights_file.parent().unwrap_or(Path::new(""));
+        let folder = forward.weights_files.first().and_then(|file| file.parent());
+        let folder = folder.unwrap_or(Path::new(""));
         let (files, _volumes) = TileFiles::temporary(launch, &self.plan, &folder.join(SCRATCH))?;
         forward.check_agreement(launch, &self.outputs)?;
         let outputs = self.write_outputs(launch, forward, split, &files)?;
@@ -337,7 +338,7 @@ impl JoinedValidation {
             extent: volume,
             spatial_rank: graph.spatial_rank,
         };
-        let plan = tiling::plan(sampling, (split, Tiling::default()), volumes);
+        let plan = tiling::plan(sampling, (split, Tiling::default()), volumes, run.batch);
         let first_sample = sampling.first_sample(split);
         let (run, graph) = (run.clone(), graph.clone());
         let forward = Forward::without_weights(run, graph, dataset.clone(), preprocessing.clone());

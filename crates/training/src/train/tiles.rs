@@ -2,7 +2,7 @@
 
 use super::error::TrainError;
 use partita_formats::DataError;
-use partita_input::{PredictionScratch, PredictionSink, TilePlan};
+use partita_input::{Band, PredictionScratch, PredictionSink, Stored, TilePlan};
 use partita_run::{RunError, Sink};
 use partita_session::{JoinOutputs, Validation};
 use partita_site::launch::{Agreement, InnerRun, Launch, MakeJoins};
@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 /// Name of the scratch file of tiles.
 const TILES: &str = "tiles";
+/// How those of sums begin, one for each rank.
+const SUMS: &str = "sums";
 
 /// Computes the loss of volumes in a training, after the tiles of an epoch are joined.
 pub trait VolumeLoss: Sync {
@@ -30,19 +32,22 @@ pub struct TileFiles {
     plan: Arc<TilePlan>,
     /// Where the outputs of tiles and of volumes are.
     paths: [PathBuf; 2],
+    /// What is stored of volumes.
+    stored: Stored,
     /// The file of tiles, on the rank that removes it.
     _tiles: Option<PredictionScratch>,
 }
 
 impl TileFiles {
-    /// Creates that of tiles in the folder of `name`, beside that of volumes, whose path rank 0 knows.
+    /// Creates that of tiles in the folder of `name`, beside that of volumes, whose path rank 0 knows; `stored` is what that
+    /// has.
     ///
     /// Errors: no room, no write permission.
     pub fn create(
         launch: &Launch<'_>,
         plan: &Arc<TilePlan>,
         name: &Path,
-        volumes: Option<&PredictionScratch>,
+        (volumes, stored): (Option<&PredictionScratch>, Stored),
     ) -> Result<Self, TrainError> {
         let tiles = launch.prepare(|| {
             let create = || PredictionScratch::temporary(&name.with_file_name(TILES), plan.tiles());
@@ -59,6 +64,7 @@ impl TileFiles {
         Ok(Self {
             plan: Arc::clone(plan),
             paths,
+            stored,
             _tiles: tiles,
         })
     }
@@ -76,19 +82,21 @@ impl TileFiles {
             let create = || PredictionScratch::temporary(name, plan.volumes());
             is_first.then(create).transpose().map_err(TrainError::from)
         })?;
-        Ok((Self::create(launch, plan, name, volumes.as_ref())?, volumes))
+        let of_volumes = (volumes.as_ref(), Stored::Scores);
+        Ok((Self::create(launch, plan, name, of_volumes)?, volumes))
     }
 
     /// Opens the file of volumes on a rank.
     ///
     /// Errors: as for a sink.
     pub fn volumes(&self, rank: Rank) -> Result<PredictionScratch, RunError> {
-        let opened = PredictionScratch::open_at(&self.paths[1], self.plan.volumes());
+        let opened = PredictionScratch::open_at(&self.paths[1], (self.plan.volumes(), self.stored));
         opened.map_err(|error| failed(rank, &error))
     }
 
     fn tiles(&self, rank: Rank) -> Result<PredictionScratch, RunError> {
-        let opened = PredictionScratch::open_at(&self.paths[0], self.plan.tiles());
+        let opened =
+            PredictionScratch::open_at(&self.paths[0], (self.plan.tiles(), Stored::Scores));
         opened.map_err(|error| failed(rank, &error))
     }
 
@@ -117,6 +125,9 @@ impl TileFiles {
             plan: &self.plan,
             tiles: self.tiles(rank)?,
             volumes: self.volumes(rank)?,
+            band: self
+                .plan
+                .band(self.paths[0].with_file_name(format!("{SUMS}-{rank}"))),
             share: (rank, ranks),
             agreement,
             loss: None,
@@ -140,6 +151,8 @@ pub struct TileJoin<'a> {
     plan: &'a TilePlan,
     tiles: PredictionScratch,
     volumes: PredictionScratch,
+    /// Sums of the voxels that tiles to come reach.
+    band: Band,
     share: (Rank, usize),
     agreement: Box<dyn Agreement + 'a>,
     /// In a training, computes the loss of volumes.
@@ -158,17 +171,17 @@ impl<'a> TileJoin<'a> {
 }
 
 impl JoinOutputs for TileJoin<'_> {
-    fn join(&mut self, group: usize) -> Result<(), RunError> {
+    fn join(&mut self, part: usize) -> Result<(), RunError> {
         // No rank reads before all have written, and none writes before all have read.
-        self.agreement.meet(group as u64)?;
+        self.agreement.meet(part as u64)?;
+        let files = [&self.tiles, &self.volumes];
+        let (plan, band, share) = (self.plan, &mut self.band, self.share);
         let mut joined = Ok(());
         self.agreement.while_others_wait(Box::new(|| {
-            joined = self
-                .plan
-                .join(group, [&self.tiles, &self.volumes], self.share);
+            joined = plan.join(part, band, files, share);
         }));
         joined.map_err(|error| failed(self.share.0, &error))?;
-        self.agreement.meet(group as u64)
+        self.agreement.meet(part as u64)
     }
 
     fn evaluate(&mut self) -> Result<Validation, RunError> {

@@ -6,9 +6,9 @@ use partita_input::{PredictionShape, Sampling, TilePlan, TileWeights, Tiling};
 use partita_space::Bytes;
 use serde::Serialize;
 
-/// Most bytes of the outputs of tiles that are on the disk at once, unless those of one volume are more. Few in tests, so
+/// Most bytes of the outputs of tiles that are on the disk at once, unless those of a mini-batch are more. Few in tests, so
 /// that there are several groups.
-const GROUP_BYTES: Bytes = Bytes(if cfg!(test) { 1 << 19 } else { 1 << 30 });
+const GROUP_BYTES: Bytes = Bytes(if cfg!(test) { 1 << 19 } else { 1 << 26 });
 
 /// What is asked for of tiles.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -69,13 +69,20 @@ pub fn reason(graph: &Graph) -> Option<String> {
     Some(format!("`{layer}` {does}"))
 }
 
-/// The tiles of the volumes of a split.
+/// The tiles of the volumes of a split, in mini-batches of this many.
 pub fn plan(
     sampling: &Sampling,
     (split, tiling): (Split, Tiling),
     volumes: PredictionShape,
+    batch: usize,
 ) -> TilePlan {
     let [_, extent @ ..] = sampling.shape();
     let tiles = sampling.tiles(split);
-    TilePlan::new(tiles, extent, tiling.weights, volumes, GROUP_BYTES)
+    let by = (batch, GROUP_BYTES);
+    TilePlan::new(tiles, extent, tiling.weights, volumes, by).with_variants_of(sampling)
+}
+
+/// Samples whose variants are joined, in mini-batches of this many.
+pub fn plan_of_samples(sampling: &Sampling, samples: PredictionShape, batch: usize) -> TilePlan {
+    TilePlan::of_samples(samples, (batch, GROUP_BYTES)).with_variants_of(sampling)
 }

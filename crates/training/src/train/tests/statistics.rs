@@ -106,7 +106,7 @@ impl Case {
         ForwardRequest {
             run_file: self.at("run.toml"),
             data: Some(self.at("other")),
-            weights: weights.map(Path::to_owned),
+            weights: weights.map(Path::to_owned).into_iter().collect(),
             ..ForwardRequest::default()
         }
     }
