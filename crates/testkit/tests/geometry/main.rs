@@ -34,7 +34,7 @@ fn seeds() -> (u64, u64) {
 }
 
 /// In this many runs of different days all cases run.
-const PARTS: u64 = 8;
+const PARTS: u64 = 4;
 
 /// The windows of an operation in 1D: every kernel, stride, dilation and padding.
 fn windows(operation: Operation) -> Vec<(Window, bool)> {

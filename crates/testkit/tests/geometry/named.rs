@@ -139,9 +139,9 @@ fn batch_norm_in_training_under_spatial_and_data_splits() {
             .pointwise(2, true)
             .finish(Loss::MeanSquaredError);
         let strategies = all_meshes(rank, &[2, 3, 4, 6]);
-        check_all(&mut ledger, "norms", &graph, batch, &strategies);
+        check_share(&mut ledger, "norms", &graph, batch, &strategies);
     }
-    ledger.close("batch norm", 90, &[Refusal::TooFine]);
+    ledger.close_share("batch norm", 90, &[Refusal::TooFine]);
 }
 
 #[test]
@@ -158,10 +158,10 @@ fn auxiliary_losses() {
                 .early(loss.clone(), 1.5)
                 .finish(loss.clone());
             let strategies = all_meshes(rank, &[2, 3, 4, 6]);
-            check_all(&mut ledger, "early", &graph, 2, &strategies);
+            check_share(&mut ledger, "early", &graph, 2, &strategies);
         }
     }
-    ledger.close("auxiliary losses", 60, &[Refusal::TooFine]);
+    ledger.close_share("auxiliary losses", 60, &[Refusal::TooFine]);
 }
 
 /// A layer between two pointwise convolutions.
@@ -518,10 +518,10 @@ fn two_readers_of_one_tensor_with_other_borders() {
         for (extent, rank, ranks) in [("9", 1, &[2, 3, 5][..]), ("7x5", 2, &[2, 4, 6])] {
             let graph = two_readers(extent, pair);
             let strategies = all_meshes(rank, ranks);
-            check_all(&mut ledger, "readers", &graph, 2, &strategies);
+            check_share(&mut ledger, "readers", &graph, 2, &strategies);
         }
     }
-    ledger.close("two readers", 150, &[Refusal::TooFine]);
+    ledger.close_share("two readers", 150, &[Refusal::TooFine]);
 }
 
 /// Levels beside each other in one tensor: read by other layers too, normalized, computed in place,
