@@ -13,7 +13,9 @@ use crate::planning::PlanningError;
 use crate::predict::{Epoch, EpochPrediction, OffloadRequest, PredictRequest};
 use crate::software::{self, Reserve};
 use crate::target::Target;
-use crate::training::{StrategyChoice, Training, lower_verified, micro_note, request as lowering};
+use crate::training::{
+    StrategyChoice, Training, lower_to_predict, micro_note, request as lowering, sample_note,
+};
 use figures::Figures;
 use partita_cluster::Software;
 use partita_graph::Graph;
@@ -144,6 +146,7 @@ fn word<S: Serializer>(refusal: &Option<Refusal>, serializer: S) -> Result<S::Ok
     let word = refusal.map(|refusal| match refusal {
         Refusal::Memory(_) => "memory",
         Refusal::Slower => "slower",
+        Refusal::Large => "large",
         Refusal::Untried => "untried",
         Refusal::Unsuited => "unsuited",
         Refusal::Unknown => "unknown",
@@ -266,8 +269,11 @@ fn explain_best(
     prediction: &Prediction,
     found: &[RankedStrategy],
 ) -> Result<(Explanation, Option<EpochPrediction>), PlanningError> {
-    // The recommended program is verified.
-    let program = lower_verified(&training)?;
+    // The recommended program is verified, of a very large one some classes.
+    let program = lower_to_predict(&training)?;
+    if let Some(note) = sample_note(&program) {
+        context.report(Event::Note(&note));
+    }
     let own = target.machine.costs(&program)?;
     let own = own.as_ref();
     let mut simulation = simulated(&program, own)?;
@@ -310,9 +316,14 @@ fn none_fits(
     let (ranks, batch) = (asked.ranks, asked.batch);
     let needed = |one: &RankedStrategy| match one.refusal {
         Some(Refusal::Memory(needed)) => Some(needed + reserve.total()),
-        Some(Refusal::Slower | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) | None => {
-            None
-        }
+        Some(
+            Refusal::Slower
+            | Refusal::Large
+            | Refusal::Untried
+            | Refusal::Unsuited
+            | Refusal::Unknown,
+        )
+        | None => None,
     };
     let needs = found.iter().filter_map(|one| Some((needed(one)?, one)));
     let least = needs.min_by_key(|&(needed, _)| needed);
@@ -339,7 +350,15 @@ fn none_fits(
         };
     } else if let Some(least) = least {
         let smaller = if batch > 1 { ", a smaller batch" } else { "" };
-        Help::none().nearest(format_args!("more ranks{smaller} or at least {least}"))
+        let is_large = |one: &&RankedStrategy| one.refusal == Some(Refusal::Large);
+        let help = match found.iter().find(is_large) {
+            Some(large) => Help::advice(format_args!(
+                "`partita predict` tells whether `{}` fits, whose program is too large for a search",
+                large.strategy
+            )),
+            None => Help::none(),
+        };
+        help.nearest(format_args!("more ranks{smaller} or at least {least}"))
     } else {
         // Samples can always be split if there are enough.
         Help::advice(format_args!(
@@ -456,7 +475,13 @@ fn rival_of(
     let is_possible = |one: &RankedStrategy| match one.refusal {
         None => true,
         Some(Refusal::Slower) => one.strategy.stages.is_empty() || one.strategy.has_layers(),
-        Some(Refusal::Memory(_) | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) => false,
+        Some(
+            Refusal::Memory(_)
+            | Refusal::Large
+            | Refusal::Untried
+            | Refusal::Unsuited
+            | Refusal::Unknown,
+        ) => false,
     };
     let possible = found.iter().filter(|one| is_possible(one) && is_cheap(one));
     let mut others = possible.filter(|one| kind(&one.strategy) != kind(best));
@@ -494,9 +519,14 @@ fn with_memory(
     let room = target.reserve.room(memory);
     let would_fit = |one: &RankedStrategy| match one.refusal {
         Some(Refusal::Memory(needed)) => needed <= room,
-        Some(Refusal::Slower | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) | None => {
-            false
-        }
+        Some(
+            Refusal::Slower
+            | Refusal::Large
+            | Refusal::Untried
+            | Refusal::Unsuited
+            | Refusal::Unknown,
+        )
+        | None => false,
     };
     let strategy = subject.training.strategy;
     let now = subject.prediction;

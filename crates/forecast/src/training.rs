@@ -274,7 +274,7 @@ fn lowered_by(
 }
 
 /// Lowers, and verifies a sample of what is large. Errors: as [`lowered`].
-fn lower_to_predict(request: &Request<'_>) -> Result<Program, PlanningError> {
+pub fn lower_to_predict(request: &Request<'_>) -> Result<Program, PlanningError> {
     check_layout(request)?;
     let program = lower(request)?;
     let found = match sampled_classes(&program) {

@@ -62,7 +62,7 @@ mod update;
 mod windows;
 
 pub use loss::class_terms;
-pub use lowering::{lower, lower_after, lower_rank, lower_ranks};
+pub use lowering::{class_count, lower, lower_after, lower_rank, lower_ranks};
 pub use nearest::StrategyChecks;
 pub use passes::{LoweringPass, NoPass};
 pub use placement::balanced;

@@ -37,16 +37,21 @@ pub fn lower_after(request: &Request<'_>, pass: LoweringPass) -> Result<String, 
     }
 }
 
+/// Number of classes of ranks in the program of [`lower`], found without lowering any; none where they follow from the
+/// bodies of ranks.
+///
+/// Errors: as [`lower`].
+pub fn class_count(request: &Request<'_>) -> Result<Option<usize>, LowerError> {
+    let plan = StepPlan::new(request)?;
+    Ok(plan.has_known_classes().then(|| plan.classes().1.len()))
+}
+
 /// The program after the passes up to `last`.
 fn lower_until(request: &Request<'_>, last: LoweringPass) -> Result<Program, LowerError> {
     let plan = StepPlan::new(request)?;
     let lower_planned = |rank| lower_planned(request, &plan, rank, last);
-    let is_like = request.batch.is_multiple_of(plan.networks.len());
-    let (bodies, class_of) = if plan.placement.is_whole() && is_like {
-        // Micro-batches differ only in their samples.
-        let (network, storages) = &plan.networks[0];
-        let (kind, shard) = (request.kind, request.strategy.shard);
-        let (class_of, ranks) = classes(&plan.world, network, storages, shard, kind);
+    let (bodies, class_of) = if plan.has_known_classes() {
+        let (class_of, ranks) = plan.classes();
         let ranks = ranks.into_iter();
         let bodies: Result<Vec<Body>, LowerError> = ranks.map(lower_planned).collect();
         (bodies?, class_of)
@@ -67,6 +72,20 @@ fn lower_until(request: &Request<'_>, last: LoweringPass) -> Result<Program, Low
         bodies,
         class_of,
     })
+}
+
+impl StepPlan<'_> {
+    /// Whether the classes of ranks follow from what they hold, as all layers run on all ranks and micro-batches have one size.
+    fn has_known_classes(&self) -> bool {
+        self.placement.is_whole() && self.request.batch.is_multiple_of(self.networks.len())
+    }
+
+    /// The class of each rank, and the first rank of each. Micro-batches differ only in their samples.
+    fn classes(&self) -> (Vec<u32>, Vec<Rank>) {
+        let (network, storages) = &self.networks[0];
+        let (kind, shard) = (self.request.kind, self.request.strategy.shard);
+        classes(&self.world, network, storages, shard, kind)
+    }
 }
 
 /// Lowers a single rank. Where layers run on some ranks only, or micro-batches have two sizes, message

@@ -35,6 +35,7 @@ impl Ranking<'_, '_> {
             (hidden(one) < least || one.strategy == data)
                 && one.strategy.ranks() > 1
                 && sums_gradients(&one.strategy)
+                && !self.large.contains(&one.strategy)
         };
         let tried = best.into_iter().enumerate().filter(is_tried);
         let tried: Vec<(f64, Strategy)> = tried

@@ -89,7 +89,7 @@ impl Ranking<'_, '_> {
         };
         let refused = self.refused.iter().filter(|one| match one.refusal {
             Some(Refusal::Memory(_) | Refusal::Slower) | None => true,
-            Some(Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) => false,
+            Some(Refusal::Large | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown) => false,
         });
         let all = self.evaluated.iter().chain(refused);
         let mut timed: Vec<(f64, &Strategy)> = all

@@ -7,12 +7,13 @@ use crate::layers::{LayersError, StageCosts};
 use crate::levels::{DeepLayers, LevelAssignment, Levels, splits_weights};
 use crate::moves::{AxisTarget, MoveCosts, TimeKind, add_seconds};
 use crate::per_layer::{EXPOSED_FRACTIONS, shortest_path};
-use crate::plan::PlanError;
+use crate::plan::{PlanError, RankedStrategy, Refusal};
 use crate::ranking::{Pending, Ranking};
 use partita_graph::NodeId;
 use partita_lower::{Request, Strategy};
 use partita_program::ProgramKind;
 use partita_space::{Axis, Seconds};
+use std::cmp::Reverse;
 
 /// Assignments that gain less than this part of the time of a rank are not lowered.
 const GAIN_MIN: f64 = 0.01;
@@ -20,6 +21,15 @@ const GAIN_MIN: f64 = 0.01;
 const MOVES_MIN: f64 = 0.5;
 /// Axes of the deep levels of a mesh are chosen if it takes at most this many times as long as the best, by closed forms.
 const MESH_FACTOR: f64 = 1.1;
+/// Meshes on which they are chosen where nothing else fits in memory.
+const MESHES_BY_MEMORY: usize = 3;
+
+/// What an axis may split beside the default.
+const TARGETS: [AxisTarget; 3] = [
+    AxisTarget::Channels,
+    AxisTarget::Filters,
+    AxisTarget::Repeated,
+];
 
 /// Seconds of computation, of communication that layers wait for, and of other communication.
 #[derive(Clone, Copy, Debug, Default)]
@@ -208,21 +218,62 @@ impl<'a> LevelCosts<'a> {
     /// The shortest paths for each exposed fraction: with all assignments, with those that split no channels, and with those
     /// that only repeat layers.
     fn best(&self) -> Vec<Strategy> {
-        let allowed = [
-            AxisTarget::Channels,
-            AxisTarget::Filters,
-            AxisTarget::Repeated,
-        ];
         let mut best = Vec::new();
         for exposed_fraction in EXPOSED_FRACTIONS {
-            for last in 0..allowed.len() {
-                let strategy = self.path(exposed_fraction, &allowed[last..]);
+            for last in 0..TARGETS.len() {
+                let strategy = self.path(exposed_fraction, &TARGETS[last..]);
                 if !strategy.layers.is_empty() && !best.contains(&strategy) {
                     best.push(strategy);
                 }
             }
         }
         best
+    }
+
+    /// The fastest strategies with one assignment for all levels below one, whose programs have fewer classes of ranks than those
+    /// with many assignments: for each exposed fraction, with all assignments and with those that split no channels.
+    fn best_of_one_change(&self) -> Vec<Strategy> {
+        let mut best = Vec::new();
+        for exposed_fraction in EXPOSED_FRACTIONS {
+            for allowed in [&TARGETS[..], &TARGETS[1..]] {
+                best.extend(self.with_one_change(exposed_fraction, allowed));
+            }
+        }
+        let mut known: Vec<Strategy> = Vec::new();
+        best.retain(|strategy| {
+            let is_new = !known.contains(strategy);
+            known.push(strategy.clone());
+            is_new
+        });
+        best
+    }
+
+    /// The fastest strategy with one assignment of these targets for all levels below one.
+    fn with_one_change(&self, exposed_fraction: f64, allowed: &[AxisTarget]) -> Option<Strategy> {
+        let depth = self.levels.deep.len();
+        let seconds = |unit: usize, at: usize| match self.seconds[unit][at] {
+            Some(seconds) => seconds.sum(exposed_fraction),
+            None => f64::INFINITY,
+        };
+        let borders = self.borders(&seconds);
+        let time = |first: usize, at: usize| {
+            let of = |level: usize| if level > first { at } else { 0 };
+            let levels = (0..=depth).map(|level| seconds(level, of(level)));
+            let borders = (0..depth).map(|level| borders[level][of(level)][of(level + 1)]);
+            levels.sum::<f64>() + borders.sum::<f64>()
+        };
+        let is_allowed = |at: &usize| {
+            let mut targets = self.assignments[*at].iter();
+            targets.all(|one| *one == AxisTarget::Default || allowed.contains(one))
+        };
+        let all = (1..self.assignments.len()).filter(is_allowed);
+        let all = all.flat_map(|at| (0..depth).map(move |first| (time(first, at), first, at)));
+        let best = all.min_by(|a, b| a.0.total_cmp(&b.0));
+        let (_, first, at) = best.filter(|best| best.0.is_finite())?;
+        Some(
+            self.levels
+                .strategy(&self.levels.below(first, &self.assignments[at])),
+        )
     }
 
     /// The strategy of the shortest path with these targets beside the default.
@@ -290,23 +341,71 @@ impl Ranking<'_, '_> {
         other.map_or(Ok(()), |levels| self.evaluate_levels_of(levels))
     }
 
+    /// Where nothing fits in memory: chooses axes for the levels on the meshes that can split the deepest weights into the
+    /// most parts, of equals the fastest by closed forms first, until a result fits.
+    pub fn evaluate_levels_by_memory(
+        &mut self,
+        mesh: &Strategy,
+        meshes: &[(Seconds, Strategy)],
+    ) -> Result<(), PlanError> {
+        let Request { graph, batch, .. } = self.request.training;
+        if self.shortened.is_some() || !self.request.knows_costs {
+            return Ok(());
+        }
+        let all = meshes.iter().map(|(_, one)| one);
+        let mut all: Vec<(usize, &Strategy)> = all
+            .filter(|one| one.overlap == mesh.overlap && one.check(graph, batch).is_ok())
+            .filter_map(|one| Some((Levels::new(graph, one)?.parts_max(batch), one)))
+            .filter(|(parts, _)| *parts > 1)
+            .collect();
+        all.sort_by_key(|(parts, _)| Reverse(*parts));
+        for (_, one) in all.into_iter().take(MESHES_BY_MEMORY) {
+            if self.best.is_some() || self.is_over() {
+                break;
+            }
+            if let Some(levels) = Levels::new(graph, one) {
+                self.evaluate_levels_of(levels)?;
+            }
+        }
+        Ok(())
+    }
+
     fn evaluate_levels_of(&mut self, levels: Levels<'_>) -> Result<(), PlanError> {
         let request = Request {
             strategy: &levels.mesh.clone(),
             ..self.request.training
         };
         let is_over = || self.is_over();
-        let best = match LevelCosts::new(&request, levels, self.request.stages, &is_over) {
-            Ok(found) => found.best(),
-            Err(LayersError::Cost(_)) => Vec::new(),
-            Err(LayersError::Lower(error)) if error.is_of_strategy() => Vec::new(),
+        let costs = match LevelCosts::new(&request, levels, self.request.stages, &is_over) {
+            Ok(found) => found,
+            Err(LayersError::Cost(_)) => return Ok(()),
+            Err(LayersError::Lower(error)) if error.is_of_strategy() => return Ok(()),
             Err(LayersError::Lower(error)) => return Err(error.into()),
         };
+        let before = self.refused.len();
+        self.evaluate_some(costs.best())?;
+        let is_large = |one: &RankedStrategy| one.refusal == Some(Refusal::Large);
+        if self.refused[before..].iter().any(is_large) {
+            self.evaluate_some(costs.best_of_one_change())?;
+        }
+        Ok(())
+    }
+
+    /// Evaluates those of these candidates that fit and may be the fastest, in the order of their lower bounds.
+    fn evaluate_some(&mut self, best: Vec<Strategy>) -> Result<(), PlanError> {
         let mut pending: Vec<Pending> = Vec::new();
         for strategy in best {
-            if !self.refused.iter().any(|one| one.strategy == strategy) {
-                pending.extend(self.bounded(strategy)?);
+            if self.refused.iter().any(|one| one.strategy == strategy) {
+                continue;
             }
+            if let Some(one) = self.bounded(strategy)? {
+                pending.push(one);
+                continue;
+            }
+            let is_short = |one: &&RankedStrategy| matches!(one.refusal, Some(Refusal::Memory(_)));
+            let short = self.refused.last().filter(is_short);
+            self.levels_short
+                .extend(short.map(|one| one.strategy.clone()));
         }
         pending.sort_by(|a, b| a.lower_bound.0.total_cmp(&b.lower_bound.0));
         let total = pending.len();

@@ -16,7 +16,10 @@
 //!
 //! For each level of a model, such as those of a U-Net, `levels` and `level_costs` choose which spatial axes go on to split
 //! it in space, and which repeat it or split its filters or channels. They do so for the first candidate with data and
-//! spatial parallelism alone, so that the result prunes all others.
+//! spatial parallelism alone, so that the result prunes all others. Where that does not fit in memory, they go on with the
+//! meshes that can split the deepest weights into the most parts, and what still does not fit comes first among the savings.
+//! Programs of very many tasks, by the classes of ranks and the body of one, are not simulated (`size`); then the levels below
+//! one have the same axes, which makes fewer classes.
 //!
 //! On the meshes of the best strategies so far, `per_layer` lowers one rank for each distribution and finds the
 //! cheapest path over the segments of the model, which end where a single tensor connects the layers before and
@@ -77,6 +80,7 @@ mod requests;
 mod savings;
 mod search;
 mod simulated_cuts;
+mod size;
 mod stage_savings;
 
 pub use balance::{BalanceError, Balanced};

@@ -68,6 +68,8 @@ pub enum Refusal {
     Memory(Bytes),
     /// It cannot be the fastest.
     Slower,
+    /// Its program is too large to be simulated in a search.
+    Large,
     /// The search ended before.
     Untried,
     /// It does not fit the model, the mini-batch or the number of ranks.

@@ -13,6 +13,7 @@ use crate::plan::{PlanError, RankedStrategy, Refusal, Rejection, SearchRequest};
 use crate::prefilter::{Prefilter, slower_than_best};
 use crate::repeats::Shortened;
 use crate::simulated_cuts::Steps;
+use crate::size::check_size;
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{Prediction, precision};
 use partita_space::help::Message;
@@ -27,6 +28,9 @@ const CUT_FACTOR: f64 = 1.15;
 const CUT_TASKS: usize = 150_000;
 /// Part of a limited time that is left for buckets.
 pub(crate) const BUCKETS_SHARE: f64 = 0.2;
+
+/// Most tasks of a program that is simulated again with buckets. Three seconds of a core.
+const BUCKETED_TASKS_MAX: usize = 400_000;
 
 /// No more pipelines, or candidates that were estimated, are evaluated after at least this many programs with more than this
 /// many tasks together, of which none was the fastest. A few seconds of a core.
@@ -67,6 +71,10 @@ pub(crate) struct Ranking<'r, 'a> {
     expectations: Expectations,
     /// Candidates rejected by their expected times.
     passed_over: Vec<(Seconds, Strategy)>,
+    /// Candidates with other axes for deep levels that do not fit in memory.
+    pub levels_short: Vec<Strategy>,
+    /// Candidates whose programs are too large to try buckets, too.
+    pub large: Vec<Strategy>,
     /// Share of a limited time after which the current step of the search ends.
     pub share: f64,
     /// Tasks that were lowered for savings.
@@ -91,6 +99,8 @@ impl<'r, 'a> Ranking<'r, 'a> {
             near_misses: Vec::new(),
             expectations: Expectations::default(),
             passed_over: Vec::new(),
+            levels_short: Vec::new(),
+            large: Vec::new(),
             share: 1.0 - BUCKETS_SHARE,
             lowered: Cell::new(0),
             limit: request.memory,
@@ -208,11 +218,15 @@ impl Ranking<'_, '_> {
             Err(no) => no,
         };
         let is_large = |refusal: &Refusal| matches!(refusal, Refusal::Memory(_));
-        let mut refused = self.refused.iter().filter_map(|one| one.refusal.as_ref());
-        let is_first = is_large(&no.0) && !refused.any(is_large);
+        let mut refused = self.refused.iter().filter(|one| is_plain(&one.strategy));
+        let is_known = refused.any(|one| one.refusal.as_ref().is_some_and(is_large));
+        let is_first = is_large(&no.0) && !is_known;
         self.refuse(strategy.clone(), no);
         if is_first {
             self.evaluate_levels((form, strategy), plain)?;
+            if self.evaluated.is_empty() {
+                self.evaluate_levels_by_memory(strategy, plain)?;
+            }
         }
         Ok(!self.evaluated.is_empty())
     }
@@ -408,6 +422,9 @@ impl Ranking<'_, '_> {
                 }
                 self.in_vain.programs += 1;
                 self.in_vain.tasks += tasks;
+                if tasks > BUCKETED_TASKS_MAX {
+                    self.large.push(strategy.clone());
+                }
                 self.note_best(seconds, &strategy);
                 self.evaluated.push(RankedStrategy {
                     strategy,
@@ -733,6 +750,9 @@ fn evaluate(
     request: &SearchRequest<'_>,
     strategy: &Strategy,
 ) -> Result<Result<(Prediction, usize), Rejection>, PlanError> {
+    if let Err(no) = check_size(request, strategy)? {
+        return Ok(Err(no));
+    }
     let program = match lower(&Request {
         strategy,
         ..request.training

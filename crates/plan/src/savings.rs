@@ -23,6 +23,8 @@ use partita_space::{Axis, Bytes, Rank};
 const BASES: usize = 4;
 /// Candidates that are looked at for it: in the order of time, and of those that are left the ones of least memory.
 const LOOKED_AT: [usize; 2] = [16, 3];
+/// Candidates with other axes for deep levels that are looked at first, where nothing fits.
+const LEVELS: usize = 3;
 /// Most micro-batches, if any candidate fits: programs of many take long to lower, and rarely are the fastest.
 pub(crate) const MICRO_MAX: usize = 16;
 /// Combinations of savings that are simulated for a candidate.
@@ -46,7 +48,16 @@ type Lowered = Result<(Strategy, Need), (Strategy, Rejection)>;
 impl Ranking<'_, '_> {
     /// Evaluates candidates that do not fit with less memory, where they may be faster than the best.
     pub fn evaluate_savings(&mut self) -> Result<(), PlanError> {
-        let whole = self.short_of_memory()?;
+        let mut whole = self.short_of_memory()?;
+        if self.best.is_none() {
+            // Split weights need less memory, so that these may fit where others do not.
+            let mut levels = std::mem::take(&mut self.levels_short);
+            levels.truncate(LEVELS);
+            for list in &mut whole {
+                list.retain(|one| !levels.contains(one));
+            }
+            self.evaluate_with_savings([levels, Vec::new()])?;
+        }
         self.evaluate_with_savings(whole)?;
         let staged = self.stages_short_of_memory()?;
         self.evaluate_with_savings(staged)
@@ -111,7 +122,13 @@ impl Ranking<'_, '_> {
         };
         let refused = self.refused.iter().filter_map(|one| match one.refusal {
             Some(Refusal::Memory(needed)) => Some((time(&one.strategy), needed, &one.strategy)),
-            Some(Refusal::Slower | Refusal::Untried | Refusal::Unsuited | Refusal::Unknown)
+            Some(
+                Refusal::Slower
+                | Refusal::Large
+                | Refusal::Untried
+                | Refusal::Unsuited
+                | Refusal::Unknown,
+            )
             | None => None,
         });
         // Without overlap a candidate needs about as much.

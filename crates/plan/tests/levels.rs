@@ -3,7 +3,7 @@
 use crate::requests;
 
 use partita_graph::zoo;
-use partita_lower::{Strategy, lower};
+use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{MachineCosts, Mode, predict, rank_seconds};
 use partita_plan::{FixedCosts, RankedStrategy, SearchRequest, plan};
 use partita_space::{Bytes, Seconds};
@@ -17,8 +17,8 @@ fn costs(machine: &str) -> MachineCosts {
     )
 }
 
-/// For one sample on a machine.
-fn ranked(model: &str, machine: &str, ranks: usize) -> Vec<RankedStrategy> {
+/// For one sample on a machine with this much memory for each rank.
+fn ranked(model: &str, machine: &str, ranks: usize, memory: Bytes) -> Vec<RankedStrategy> {
     let (graph, costs, single) = (
         zoo::build(model).unwrap(),
         costs(machine),
@@ -27,7 +27,7 @@ fn ranked(model: &str, machine: &str, ranks: usize) -> Vec<RankedStrategy> {
     let request = SearchRequest {
         training: training(&graph, &single, 1),
         ranks,
-        memory: Bytes(16_000_000_000),
+        memory,
         lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &costs),
         prune_factor: 3.0,
         micro_statistics: false,
@@ -55,7 +55,7 @@ fn step(model: &str, machine: &str, strategy: &str) -> Seconds {
 #[test]
 fn weights_of_deep_levels_are_split() {
     let (model, machine) = ("scaffold@64", "lassen");
-    let all = ranked(model, machine, 16);
+    let all = ranked(model, machine, 16, Bytes(16_000_000_000));
     let best = &all[0];
     let text = best.strategy.to_string();
     let seconds = best.seconds().unwrap();
@@ -72,4 +72,25 @@ fn weights_of_deep_levels_are_split() {
         let other = step(model, machine, other);
         assert!(seconds < other * factor, "{seconds} {other}");
     }
+}
+
+/// Where the weights of all layers do not fit on a rank, those of deep levels are split, before training state is shared.
+#[test]
+fn weights_of_deep_levels_are_split_where_nothing_else_fits() {
+    let (memory, single) = (Bytes(250_000_000), Strategy::single());
+    let all = ranked("scaffold@64", "lassen", 16, memory);
+    let best = &all[0];
+    let text = best.strategy.to_string();
+    let prediction = best.prediction.as_ref().unwrap();
+    println!("{text}: {}", prediction.memory_bytes_max);
+    assert!(prediction.memory_bytes_max <= memory);
+    assert!(text.contains("F=") && text.contains(".."), "{text}");
+    // A split in space alone does not fit.
+    let graph = zoo::build("scaffold@64").unwrap();
+    let mesh: Strategy = text.split(';').next().unwrap().parse().unwrap();
+    let request = Request {
+        strategy: &mesh,
+        ..training(&graph, &single, 1)
+    };
+    assert!(lower(&request).unwrap().memory_max() > memory);
 }

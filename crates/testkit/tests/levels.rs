@@ -47,3 +47,21 @@ fn levels_over_other_axes_equal_one_rank() {
     let on = |levels: &str| meshes.map(|mesh| format!("{mesh}; {levels}"));
     assert_like_one_rank(UNET, 9, levels.into_iter().flat_map(on));
 }
+
+/// As a search chooses them where little memory is left.
+#[test]
+fn levels_over_other_axes_that_save_memory_equal_one_rank() {
+    let levels = [
+        "a3..u2: D=-,F=depth; ..n1: recompute=on; p2..u2: recompute=on",
+        "a2..u1: H=-,F=height; a3..u2: D=-,H=height,F=depth; n2..a3: recompute=on; r3..u2: recompute=on",
+        "a2..u1: D=-,F=depth; a3..u2: H=-,C=height; p1..n2: recompute=on; c2..b2: recompute=on",
+        "a2..u1: D=-,H=-,C=height,F=depth; a2..r2: recompute=on; p2..u2: recompute=on",
+    ];
+    let meshes = [
+        "depth=2,height=2",
+        "depth=2,height=2,shard=parameters",
+        "data=2,depth=2,height=2,shard=gradients",
+    ];
+    let on = |levels: &str| meshes.map(|mesh| format!("{mesh}; {levels}"));
+    assert_like_one_rank(UNET, 9, levels.into_iter().flat_map(on));
+}

@@ -4,7 +4,7 @@
 
 use partita_cluster::Machine;
 use partita_graph::{Graph, zoo};
-use partita_lower::{Request, SampleFormat, Strategy, lower, lower_ranks};
+use partita_lower::{Request, SampleFormat, Strategy, class_count, lower, lower_ranks};
 use partita_oracle::{MachineCosts, Mode, simulate};
 use partita_program::{Dtype, Optimizer, Program, ProgramKind, Transform, UnpinnedMenu};
 use partita_testkit::{
@@ -179,6 +179,7 @@ fn thousands_of_ranks_in_space_are_hundreds_of_classes() {
     let request = request(&graph, &strategy, 1);
     let program = lower(&request).unwrap();
     assert!(program.bodies.len() <= 320, "{}", program.bodies.len());
+    assert_eq!(class_count(&request).unwrap(), Some(program.bodies.len()));
     let ranks: Vec<usize> = (0..200).map(|at| (at * 7919 + 13) % 4096).collect();
     for (&rank, body) in ranks.iter().zip(lower_ranks(&request, &ranks).unwrap()) {
         assert!(body.unwrap() == *program.body(rank), "rank {rank}");

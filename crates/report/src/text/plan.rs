@@ -228,14 +228,16 @@ fn write_refusals(planned: &Planned, all: bool, out: &mut dyn Write) -> io::Resu
 enum Heading {
     Memory,
     Slower,
+    Large,
     Untried,
     Unsuited,
     Unknown,
 }
 
 impl Heading {
-    const ALL: [Heading; 5] = [
+    const ALL: [Heading; 6] = [
         Self::Untried,
+        Self::Large,
         Self::Memory,
         Self::Slower,
         Self::Unsuited,
@@ -246,6 +248,7 @@ impl Heading {
         match refusal {
             Refusal::Memory(_) => Self::Memory,
             Refusal::Slower => Self::Slower,
+            Refusal::Large => Self::Large,
             Refusal::Untried => Self::Untried,
             Refusal::Unsuited => Self::Unsuited,
             Refusal::Unknown => Self::Unknown,
@@ -257,6 +260,10 @@ impl Heading {
         match self {
             Self::Memory => ("does not fit in memory", "do not fit in memory"),
             Self::Slower => ("cannot be the fastest", "cannot be the fastest"),
+            Self::Large => (
+                "has a program that is too large to be simulated",
+                "have programs that are too large to be simulated",
+            ),
             Self::Untried => ("was not looked at", "were not looked at"),
             Self::Unsuited => (
                 "does not suit model, batch or ranks",
