@@ -112,6 +112,11 @@ impl LoadedWeights {
         &self.summary
     }
 
+    /// The model that they were trained as, if they say so.
+    pub fn model(&self) -> Option<&str> {
+        self.source.metadata("model")
+    }
+
     /// What they keep of the data that they were trained on.
     pub fn record(&self) -> &DataRecord {
         &self.record

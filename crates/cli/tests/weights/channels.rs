@@ -2,7 +2,7 @@
 
 use super::names::{AFFINE, label, volume};
 use super::{Case, case};
-use partita_weights::{Weights, load};
+use partita_weights::{Weights, load, save};
 use serde_json::Value;
 use std::fs;
 
@@ -103,8 +103,39 @@ fn channels_are_read_by_name_wherever_weights_are_used() {
         ));
     }
     assert_eq!(case.array("pair-set.npy"), case.array("swapped-set.npy"));
+    averages_read_channels_in_one_order(case);
     trainings_begin_with_channels_by_name(case);
     others_are_refused_or_told(case);
+}
+
+/// Files that keep no names are read in the order of the dataset, which may be another one than that of names.
+fn averages_read_channels_in_one_order(case: &Case) {
+    let mut bare = weights(case, "two");
+    bare.metadata.retain(|key, _| key != "partita.channels");
+    save(case.path("bare.safetensors"), &bare).unwrap();
+    for weights in ["two,bare.safetensors", "bare.safetensors,two"] {
+        let infer = format!("infer two.toml --split train --weights {weights} --out mean.npy");
+        let told = case.refusal(&format!("{infer} --data swapped-set"));
+        for part in [
+            "channels",
+            "bare.safetensors",
+            "adc, T2",
+            "order of the dataset",
+        ] {
+            assert!(told.contains(part), "{weights}: `{part}` is not in: {told}");
+        }
+        case.answer(&format!("{infer} --data pair-set"));
+        assert_eq!(
+            case.array("mean.npy"),
+            case.array("pair-set.npy"),
+            "{weights}"
+        );
+    }
+    bare.metadata.insert("model".to_owned(), "other".to_owned());
+    save(case.path("bare.safetensors"), &bare).unwrap();
+    let list = "--weights two,bare.safetensors --data pair-set --json";
+    let (told, _) = said(case, &format!("evaluate two.toml {list}"));
+    assert!(told.contains("was trained as model `other`"), "{told}");
 }
 
 /// From the weights and from a checkpoint of a training.

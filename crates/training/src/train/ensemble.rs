@@ -1,9 +1,11 @@
 //! Variants of samples whose outputs are averaged: under several weights of one network, and mirrored.
 
 use super::checkpoint::Off;
-use super::error::Mismatch;
 use super::error::ensemble::EnsembleError;
+use super::error::{Mismatch, TrainError};
 use crate::weights::LoadedWeights;
+use partita_data::{Dataset, TargetRecord};
+use partita_formats::DataError;
 use partita_graph::Graph;
 use partita_input::{Sampling, Variants, Waker};
 use partita_program::{Buffer, Load, TaskId, When};
@@ -42,13 +44,15 @@ pub fn variants(
     Ok(Variants::new(mirror, weights))
 }
 
-/// Checks that outputs of different weights stand for the same.
+/// Checks that outputs of different weights stand for the same, and that all read samples in one order.
 ///
-/// Errors: the first weights that keep other channels, features, classes or targets than the first ones.
-pub fn check_alike(weights: &[LoadedWeights]) -> Result<(), Mismatch> {
+/// Errors: the first weights that keep other channels, features, classes or targets than the first ones, or that read
+/// channels or features in another order.
+pub fn check_alike(weights: &[LoadedWeights], dataset: &Dataset) -> Result<(), TrainError> {
     let Some((first, others)) = weights.split_first() else {
         return Ok(());
     };
+    let read_first = InputOrder::of(first, dataset);
     for other in others {
         let (own, all) = (other.record(), first.record());
         let lists = [
@@ -57,43 +61,118 @@ pub fn check_alike(weights: &[LoadedWeights]) -> Result<(), Mismatch> {
         ];
         for (what, own, all) in lists {
             if !own.is_empty() && !all.is_empty() && own != all {
-                return Err(unlike(
-                    what,
-                    (other, own.join(", ")),
-                    (first, all.join(", ")),
-                ));
+                let sides = [(other, own.join(", ")), (first, all.join(", "))];
+                return Err(unlike(what, sides).into());
             }
         }
         if let (Some(own), Some(all)) = (&own.targets, &all.targets)
-            && own != all
+            && are_other(own, all)
         {
-            let text = |record: &partita_data::TargetRecord| {
-                let names = record.names.join(", ");
-                let ranges = record.ranges.iter().flatten();
-                let ranges: Vec<String> = ranges
-                    .map(|[low, high]| format!("{low} to {high}"))
-                    .collect();
-                if ranges.is_empty() {
-                    names
-                } else {
-                    format!("{names} ({})", ranges.join(", "))
-                }
-            };
             let what = if own.are_classes {
                 "classes"
             } else {
                 "targets"
             };
-            return Err(unlike(what, (other, text(own)), (first, text(all))));
+            let sides = [(other, text(own)), (first, text(all))];
+            return Err(unlike(what, sides).into());
+        }
+        // Names that do not match the dataset are told where it is read.
+        if let (Ok(first_order), Ok(order)) = (&read_first, InputOrder::of(other, dataset)) {
+            order.check(other, (first_order, first))?;
         }
     }
     Ok(())
 }
 
+/// Whether outputs stand for something else. Names of classes that were made up say nothing.
+fn are_other(own: &TargetRecord, all: &TargetRecord) -> bool {
+    let is_unnamed = own.names.is_empty() || all.names.is_empty();
+    own != all && !(own.are_classes && all.are_classes && is_unnamed)
+}
+
+/// Names of targets, with their ranges and units.
+fn text(record: &TargetRecord) -> String {
+    let parts = (0..record.names.len()).map(|at| {
+        let unit = record.unit(at).filter(|unit| !unit.is_empty());
+        let unit = unit.map_or(String::new(), |unit| format!(" {unit}"));
+        let range = record.ranges.get(at).copied().flatten();
+        let range = range.map_or(unit.clone(), |[low, high]| {
+            format!(" {low} to {high}{unit}")
+        });
+        format!("{}{range}", record.names[at])
+    });
+    let parts: Vec<String> = parts.collect();
+    if parts.is_empty() {
+        "without names".to_owned()
+    } else {
+        parts.join(", ")
+    }
+}
+
+/// The channels and features of a dataset, as weights read them: by name, or in the order of the dataset.
+struct InputOrder([Vec<String>; 2]);
+
+impl InputOrder {
+    fn of(weights: &LoadedWeights, dataset: &Dataset) -> Result<Self, DataError> {
+        let record = weights.record();
+        let (dataset, _) = dataset.clone().in_channel_order(&record.channels)?;
+        let (dataset, _) = dataset.in_feature_order(&record.features)?;
+        Ok(Self([dataset.channels(), dataset.features().to_vec()]))
+    }
+
+    fn check(
+        &self,
+        own: &LoadedWeights,
+        (all, first): (&Self, &LoadedWeights),
+    ) -> Result<(), Mismatch> {
+        let key = |names: &[String]| -> Vec<String> {
+            names
+                .iter()
+                .map(|name| name.trim().to_lowercase())
+                .collect()
+        };
+        let lists = ["channels", "features"].into_iter().enumerate();
+        for (at, what) in lists {
+            if key(&self.0[at]) != key(&all.0[at]) {
+                let told = |weights: &LoadedWeights, order: &Self| {
+                    let record = weights.record();
+                    let named = [&record.channels, &record.features][at];
+                    let names = order.0[at].join(", ");
+                    if named.is_empty() {
+                        format!("not named, so read in the order of the dataset, {names}")
+                    } else {
+                        names
+                    }
+                };
+                return Err(unlike(
+                    what,
+                    [(own, told(own, self)), (first, told(first, all))],
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lines on weights of other models than the first ones. Models of one shape may compute something else.
+pub fn other_models(weights: &[LoadedWeights]) -> Vec<String> {
+    let Some((first, others)) = weights.split_first() else {
+        return Vec::new();
+    };
+    let model = |one: &LoadedWeights| one.model().map(str::to_owned);
+    let others = others.iter().filter_map(|one| {
+        let (own, all) = (model(one)?, model(first)?);
+        let (own_path, path) = (one.path().display(), first.path().display());
+        (own != all).then(|| {
+            format!("{own_path} was trained as model `{own}`, and {path} as `{all}`; both are run as the model of the run file")
+        })
+    });
+    others.collect()
+}
+
 fn unlike(
     what: &'static str,
-    (other, own): (&LoadedWeights, String),
-    (first, expected): (&LoadedWeights, String),
+    [(other, own), (first, expected)]: [(&LoadedWeights, String); 2],
 ) -> Mismatch {
     let path = |weights: &LoadedWeights| weights.path().to_owned();
     let error = EnsembleError::Unlike {

@@ -243,7 +243,7 @@ impl Forward {
         let asked = (request.mirror, request.weights.len().max(1));
         let variants = ensemble::variants(&graph, &sampling, asked)?;
         let weights = load(launch, request, (&run, &graph), &output)?;
-        ensemble::check_alike(&weights)?;
+        ensemble::check_alike(&weights, &dataset)?;
         let dataset = start::of_weights(launch, dataset, &weights[0])?;
         let from = (&*trained_on, &dataset);
         let mut preparations = preparations(launch, &run, &weights, from)?;
@@ -275,19 +275,33 @@ impl Forward {
         Ok((forward, trained_on))
     }
 
-    /// Says which samples of a split are padded, and whether they are stored on other voxels than those of the training.
+    /// Says which samples of a split are padded, whether they are stored on other voxels than those of the trainings, and
+    /// whether weights are of different models.
     fn note_samples(&self, launch: &Launch<'_>, split: Split) {
         crops::note_padding(launch, &self.graph, &self.preprocessing.sampling, &[split]);
-        let trained = self.weights.first();
-        let trained = trained.and_then(|it| it.record().voxels.as_ref());
-        let own = self.dataset.voxel_record(split);
-        let Some((own, trained)) = own.zip(trained).filter(|_| launch.is_first()) else {
+        if !launch.is_first() {
+            return;
+        }
+        let warn = |text: &str| launch.context().report(Event::Warning(text));
+        for text in ensemble::other_models(&self.weights) {
+            warn(&text);
+        }
+        let Some(own) = self.dataset.voxel_record(split) else {
             return;
         };
         let data = self.dataset.path().display();
-        for difference in own.differences(trained) {
-            let text = format!("a network sees voxels alone, and in {data} {difference}");
-            launch.context().report(Event::Warning(&text));
+        for weights in &self.weights {
+            let trained = weights.record().voxels.as_ref();
+            let differences = trained.map(|trained| own.differences(trained));
+            let of = match self.weights.len() {
+                1 => String::new(),
+                _ => format!("{}: ", weights.path().display()),
+            };
+            for difference in differences.iter().flatten() {
+                warn(&format!(
+                    "{of}a network sees voxels alone, and in {data} {difference}"
+                ));
+            }
         }
     }
 
