@@ -16,8 +16,9 @@ pub use input::{CoresArgs, DecodingArgs, InputArgs, OffloadArgs};
 pub use selection::SelectionArgs;
 pub use tune::TuneArgs;
 
-use crate::number::{self, Mirror};
+use crate::number::{self, Mirror, WeightList};
 use crate::serve::ServeArgs;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use partita::{KernelSet, LoweringPass, parse_bytes, parse_seconds};
 use partita_space::{Bytes, Seconds};
@@ -390,8 +391,8 @@ pub struct ForwardArgs {
     pub run: PathBuf,
     /// Weight file, in Partita's or in PyTorch's names and axis order, or an output folder (default: `output` of the
     /// run file). Of several, such as those of a cross-validation, outputs are averaged
-    #[arg(long, value_name = "FILE,...", value_delimiter = ',')]
-    pub weights: Vec<PathBuf>,
+    #[arg(long, value_name = "FILE,...", value_parser = OsStringValueParser::new().try_map(number::weights))]
+    pub weights: Vec<WeightList>,
     /// Weights of the best epoch in `output` of the run file, by the metric `best` of `[checkpoint]` (default: of the
     /// last epoch)
     #[arg(long, conflicts_with = "weights")]

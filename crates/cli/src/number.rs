@@ -4,6 +4,7 @@ use partita::{EMA_MAX, parse_cores};
 use partita_space::Mesh;
 use partita_space::help::Expected;
 use partita_space::limits::SAMPLES_MAX;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Fractions of training, validation and test.
@@ -199,6 +200,29 @@ pub fn cores(text: &str) -> Result<Cores, Expected> {
     read.ok_or_else(|| Expected::from(expected).nearest(0))
 }
 
+/// Paths of weights whose outputs are averaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightList(pub Vec<PathBuf>);
+
+/// Paths with commas between them; a file that is there and has commas in its name is one.
+pub fn weights(text: OsString) -> Result<WeightList, Expected> {
+    let path = PathBuf::from(text);
+    let list = path.to_str().filter(|list| {
+        let is_list = list.contains(',') && !path.exists();
+        list.is_empty() || is_list
+    });
+    let Some(list) = list else {
+        return Ok(WeightList(vec![path]));
+    };
+    let entries: Vec<&str> = list.split(',').filter(|entry| !entry.is_empty()).collect();
+    if entries.len() == list.split(',').count() {
+        return Ok(WeightList(entries.into_iter().map(PathBuf::from).collect()));
+    }
+    let nearest = (!entries.is_empty()).then(|| entries.join(","));
+    let expected = Expected::from("paths with commas between them, none of them empty");
+    Err(expected.maybe_nearest(nearest))
+}
+
 /// Which of D, H, W are mirrored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mirror(pub [bool; 3]);
@@ -220,7 +244,10 @@ pub fn mirror(text: &str) -> Result<Mirror, Expected> {
         };
         let dim = names.iter().position(is_known);
         is_list &= dim.is_some_and(|dim| !mirrored[dim]);
-        if let Some(dim) = dim.or_else(|| names.iter().position(is_near)) {
+        let letters = |letter: char| names.iter().position(|name| name[1].contains(letter));
+        let together: Option<Vec<usize>> = word.chars().map(letters).collect();
+        let near = dim.or_else(|| names.iter().position(is_near));
+        for dim in together.into_iter().flatten().chain(near) {
             mirrored[dim] = true;
         }
     }
@@ -245,6 +272,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn weights_are_paths_between_commas() {
+        let list = |text: &str| weights(text.into()).map(|WeightList(all)| all);
+        assert_eq!(list("a"), Ok(vec![PathBuf::from("a")]));
+        assert_eq!(list("a,b/c"), Ok(["a", "b/c"].map(PathBuf::from).to_vec()));
+        let folder = tempfile::tempdir().unwrap();
+        let one = folder.path().join("a,b");
+        std::fs::write(&one, "").unwrap();
+        assert_eq!(list(one.to_str().unwrap()), Ok(vec![one]));
+        for (asked, end) in [
+            ("a,,b", "help: try a,b"),
+            (",a", "help: try a"),
+            (",", "empty"),
+            ("", "empty"),
+        ] {
+            let error = list(asked).unwrap_err().to_string();
+            assert!(error.ends_with(end), "{asked}: {error}");
+        }
+    }
+
+    #[test]
     fn dims_to_mirror_are_named_once() {
         assert_eq!(mirror("w"), Ok(Mirror([false, false, true])));
         assert_eq!(mirror("depth,h"), Ok(Mirror([true, true, false])));
@@ -253,6 +300,7 @@ mod tests {
             ("w,height,x", "height,width"),
             ("D,heigth", "depth,height"),
             ("channels", "height,width"),
+            ("hw", "height,width"),
             ("", "height,width"),
         ] {
             let error = mirror(asked).unwrap_err().to_string();

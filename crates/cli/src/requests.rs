@@ -25,8 +25,7 @@ use partita_input::CheckScope;
 use partita_input::{PredictionKind, TileWeights};
 use partita_program::ProgramKind;
 use partita_synth::DigitsTask;
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 impl TrainingArgs {
     fn request(&self) -> Training {
@@ -290,7 +289,11 @@ impl ForwardArgs {
     fn request(&self) -> ForwardRequest {
         ForwardRequest {
             run_file: self.run.clone(),
-            weights: self.weights(),
+            weights: self
+                .weights
+                .iter()
+                .flat_map(|list| list.0.clone())
+                .collect(),
             best: self.best,
             selection: self.selection.selection(),
             data: self.data.clone(),
@@ -322,26 +325,6 @@ impl ForwardArgs {
             library_collectives: self.library_collectives,
             per_sample: false,
         }
-    }
-
-    /// Paths of weights; a path with commas that is there is one.
-    fn weights(&self) -> Vec<PathBuf> {
-        let whole: PathBuf = self
-            .weights
-            .iter()
-            .map(|path| path.as_os_str().to_owned())
-            .fold(OsString::new(), |mut all, path| {
-                if !all.is_empty() {
-                    all.push(",");
-                }
-                all.push(path);
-                all
-            })
-            .into();
-        if self.weights.len() > 1 && whole.exists() {
-            return vec![whole];
-        }
-        self.weights.clone()
     }
 }
 

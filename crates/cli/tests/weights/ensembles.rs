@@ -340,7 +340,8 @@ fn weights_and_dims_that_do_not_fit_are_refused_by_name() {
     for (more, expected) in [
         ("--weights out,none.safetensors", "none.safetensors"),
         ("--weights out,misfit", "misfit/weights.safetensors"),
-        ("--weights out,", "a value is required"),
+        ("--weights out,", "help: try out"),
+        ("--weights out,,second", "help: try out,second"),
         ("--mirror x", "help: try width"),
         ("--mirror h,h", "help: try height"),
         ("--mirror channels", "help: try height,width"),
