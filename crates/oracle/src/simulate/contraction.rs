@@ -6,9 +6,10 @@
 //! only how delays from the borders fade over the ranks that are cut out.
 
 use super::Contracted;
-use partita_program::{Body, CollectiveKind, Group, Program, Task, View, Work};
+use partita_program::{Body, Group, Program, Task, Work};
 use partita_space::{AXES, Axis, Bytes, Coord, Mesh, Offset, Rank};
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Ranks in space up to which all are simulated, and to which more are cut down where that is possible.
 pub(super) const SIMULATED_MAX: usize = 128;
@@ -154,12 +155,22 @@ fn coordinates_of(extent: usize) -> Vec<Kept> {
 /// For each body the first that costs the same: it is equal but for where views lie in their buffers, as those of a
 /// rank's part in what it has gathered.
 fn first_alike(bodies: &[Body]) -> Vec<u32> {
-    type Known = HashMap<(usize, usize, Bytes), Vec<(u32, Vec<Task>)>>;
+    type Known = HashMap<(usize, usize, Bytes, u64), Vec<(u32, Vec<Task>)>>;
     let mut known = Known::new();
     let mut first = Vec::with_capacity(bodies.len());
     for (class, body) in (0..).zip(bodies) {
-        let tasks: Vec<Task> = body.tasks.iter().map(without_starts).collect();
-        let key = (tasks.len(), body.buffers.len(), body.memory());
+        // Bodies have thousands of tasks, so that only those are compared whose views have one hash.
+        let mut hasher = DefaultHasher::new();
+        let tasks = body.tasks.iter();
+        let tasks: Vec<Task> = tasks
+            .map(|task| without_starts(task, &mut hasher))
+            .collect();
+        let key = (
+            tasks.len(),
+            body.buffers.len(),
+            body.memory(),
+            hasher.finish(),
+        );
         let known = known.entry(key).or_default();
         let is_like = |(other, others): &&(u32, Vec<Task>)| {
             *others == tasks && bodies[*other as usize].buffers == body.buffers
@@ -175,42 +186,18 @@ fn first_alike(bodies: &[Body]) -> Vec<u32> {
     first
 }
 
-/// A task with all views at the start of their buffers.
-fn without_starts(task: &Task) -> Task {
+/// A task with all views at the start of their buffers; their buffers and extents go into the hash, and peers.
+fn without_starts(task: &Task, hasher: &mut DefaultHasher) -> Task {
     let mut task = task.clone();
-    fn clear(view: &mut View) {
+    if let Work::Exchange(exchange) = &task.work {
+        for peer in exchange.sends.iter().map(|send| send.to) {
+            peer.0.hash(hasher);
+        }
+    }
+    task.each_view_mut(&mut |view| {
         view.start = [0; 5];
-    }
-    match &mut task.work {
-        Work::Compute {
-            kernel, workspace, ..
-        } => {
-            kernel.each_view_mut(&mut clear);
-            workspace.iter_mut().for_each(clear);
-        }
-        Work::Exchange(exchange) => {
-            let sends = exchange.sends.iter_mut().map(|send| &mut send.view);
-            sends.for_each(clear);
-            let receives = exchange.receives.iter_mut();
-            receives.map(|receive| &mut receive.view).for_each(clear);
-        }
-        Work::Collective(collective) => match &mut collective.kind {
-            CollectiveKind::AllReduce { views } => views.iter_mut().for_each(clear),
-            CollectiveKind::AllGather { source, targets } => {
-                targets.iter_mut().for_each(clear);
-                clear(source);
-            }
-            CollectiveKind::ReduceScatter { sources, target } => {
-                sources.iter_mut().for_each(clear);
-                clear(target);
-            }
-            CollectiveKind::AllToAll { sources, targets } => {
-                sources.iter_mut().chain(targets).for_each(clear);
-            }
-        },
-        Work::Load(load) => clear(&mut load.target),
-        Work::Store(store) => clear(&mut store.source),
-    }
+        (view.buffer.0, view.extent).hash(hasher);
+    });
     task
 }
 
