@@ -58,6 +58,6 @@ pub use sample_source::{
     Answers, ArraySource, SampleSource, SourceError, SourceTargets, SplitArrays,
 };
 pub use split::Split;
-pub use target_record::TargetRecord;
+pub use target_record::{TargetRecord, same_names};
 pub use voxel_record::VoxelRecord;
 pub use writer::{DatasetSpec, DatasetWriter};

@@ -50,7 +50,7 @@ pub(crate) fn key(name: &str) -> String {
 }
 
 /// Whether names are the same, but for case and space around them.
-pub(crate) fn same_names(names: &[String], others: &[String]) -> bool {
+pub fn same_names(names: &[String], others: &[String]) -> bool {
     let keys = |names: &[String]| -> Vec<String> { names.iter().map(|name| key(name)).collect() };
     keys(names) == keys(others)
 }

@@ -314,17 +314,7 @@ fn none_fits(
     (memory, reserve): (Bytes, Reserve),
 ) -> PlanningError {
     let (ranks, batch) = (asked.ranks, asked.batch);
-    let needed = |one: &RankedStrategy| match one.refusal {
-        Some(Refusal::Memory(needed)) => Some(needed + reserve.total()),
-        Some(
-            Refusal::Slower
-            | Refusal::Large
-            | Refusal::Untried
-            | Refusal::Unsuited
-            | Refusal::Unknown,
-        )
-        | None => None,
-    };
+    let needed = |one: &RankedStrategy| Some(one.memory_needed()? + reserve.total());
     let needs = found.iter().filter_map(|one| Some((needed(one)?, one)));
     let least = needs.min_by_key(|&(needed, _)| needed);
     let least =
@@ -517,17 +507,7 @@ fn with_memory(
 ) -> Result<Option<Change>, PlanningError> {
     let memory = target.machine.memory(subject.prediction.ranks) * 2;
     let room = target.reserve.room(memory);
-    let would_fit = |one: &RankedStrategy| match one.refusal {
-        Some(Refusal::Memory(needed)) => needed <= room,
-        Some(
-            Refusal::Slower
-            | Refusal::Large
-            | Refusal::Untried
-            | Refusal::Unsuited
-            | Refusal::Unknown,
-        )
-        | None => false,
-    };
+    let would_fit = |one: &RankedStrategy| one.memory_needed().is_some_and(|needed| needed <= room);
     let strategy = subject.training.strategy;
     let now = subject.prediction;
     let then = if found.iter().any(would_fit) {

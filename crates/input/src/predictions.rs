@@ -198,14 +198,9 @@ impl PredictionScratch {
     pub fn temporary(path: &Path, shape: PredictionShape) -> Result<Self, DataError> {
         let bytes = shape.bytes(Stored::Scores, shape.samples * shape.positions());
         check_room(path, bytes)?;
-        let create = || {
-            let temporary = NewFile::create(path)?;
-            let mut options = OpenOptions::new();
-            let file = options.read(true).write(true).open(temporary.partial())?;
-            file.set_len(bytes)?;
-            Ok((temporary, file))
-        };
-        let (temporary, file) = create().map_err(|error| unwritable(path, &error))?;
+        let (temporary, file) = temporary_file(path)?;
+        let sized = file.set_len(bytes);
+        sized.map_err(|error| unwritable(path, &error))?;
         Ok(Self {
             path: temporary.partial().to_path_buf(),
             file,
@@ -296,18 +291,57 @@ impl PredictionScratch {
         values: &mut Vec<f32>,
     ) -> Result<(), DataError> {
         assert_eq!(self.stored, Stored::Scores, "scores are read of scores");
-        let is_whole = columns.len() == self.shape.extent[2];
-        let at_once = if is_whole { rows.len() } else { 1 };
+        let bytes = self.read_bytes([sample, channel, plane], [rows, columns])?;
+        let words = bytes.as_chunks::<4>().0.iter();
         values.clear();
-        let mut bytes = vec![0; at_once * columns.len() * size_of::<f32>()];
-        for row in rows.step_by(at_once.max(1)) {
-            let at = [sample, channel, plane, row, columns.start];
-            let read = self.file.read_exact_at(&mut bytes, self.offset(at));
+        values.extend(words.map(|&word| f32::from_le_bytes(word)));
+        Ok(())
+    }
+
+    /// What is stored of rows of a plane of a channel of a sample.
+    fn read_bytes(
+        &self,
+        plane: [usize; 3],
+        [rows, columns]: [Range<usize>; 2],
+    ) -> Result<Vec<u8>, DataError> {
+        let [_, size] = self.shape.element(self.stored);
+        let mut bytes = vec![0; rows.len() * columns.len() * size];
+        let (run, runs) = self.runs(plane, [rows, columns]);
+        for (run, at) in bytes.chunks_exact_mut(run).zip(runs) {
+            let read = self.file.read_exact_at(run, at);
             read.map_err(|error| unwritable(&self.path, &error))?;
-            let words = bytes.as_chunks::<4>().0.iter();
-            values.extend(words.map(|&word| f32::from_le_bytes(word)));
+        }
+        Ok(bytes)
+    }
+
+    /// Writes what is stored of rows of a plane of a channel of a sample.
+    fn write_bytes(
+        &self,
+        plane: [usize; 3],
+        part: [Range<usize>; 2],
+        bytes: &[u8],
+    ) -> Result<(), DataError> {
+        let (run, runs) = self.runs(plane, part);
+        for (run, at) in bytes.chunks_exact(run).zip(runs) {
+            let written = self.file.write_all_at(run, at);
+            written.map_err(|error| unwritable(&self.path, &error))?;
         }
         Ok(())
+    }
+
+    /// Bytes of each run of rows that lie together, at least 1, and where they begin.
+    fn runs(
+        &self,
+        [sample, channel, plane]: [usize; 3],
+        [rows, columns]: [Range<usize>; 2],
+    ) -> (usize, impl Iterator<Item = u64>) {
+        let [_, size] = self.shape.element(self.stored);
+        // Samples below the largest extents begin their place in the file.
+        let is_whole = columns.len() == self.shape.extent[2];
+        let at_once = if is_whole { rows.len() } else { 1 };
+        let place = move |row| self.offset([sample, channel, plane, row, columns.start]);
+        let run = at_once * columns.len() * size;
+        (run.max(1), rows.step_by(at_once.max(1)).map(place))
     }
 
     fn offset(&self, [n, c, d, h, w]: [usize; 5]) -> u64 {
@@ -331,19 +365,16 @@ impl PredictionScratch {
             assert_eq!(channels, 0..self.shape.channels, "scores of all channels");
             return self.write_classes([sample, plane], [rows, columns], values);
         }
-        let is_whole = columns.len() == self.shape.extent[2];
-        let at_once = if is_whole { rows.len() } else { 1 };
-        let mut rest = values;
-        for channel in channels {
-            for row in rows.clone().step_by(at_once.max(1)) {
-                let (run, after) = rest.split_at(at_once * columns.len());
-                rest = after;
-                let at = [sample, channel, plane, row, columns.start];
-                let written = self.file.write_all_at(&encode(run), self.offset(at));
-                written.map_err(|error| unwritable(&self.path, &error))?;
-            }
+        let of_channel = rows.len() * columns.len();
+        assert_eq!(
+            values.len(),
+            channels.len() * of_channel,
+            "values of all rows"
+        );
+        for (channel, values) in channels.zip(values.chunks_exact(of_channel.max(1))) {
+            let part = [rows.clone(), columns.clone()];
+            self.write_bytes([sample, channel, plane], part, &encode(values))?;
         }
-        assert!(rest.is_empty(), "values of all rows");
         Ok(())
     }
 
@@ -493,6 +524,17 @@ fn softmax(values: &mut [f32], channels: usize) {
             values[of(channel)] = (power(values[of(channel)]) / sum) as f32;
         }
     }
+}
+
+/// A file beside `path` to write and read, which is removed with the first of the two.
+fn temporary_file(path: &Path) -> Result<(NewFile, File), DataError> {
+    let create = || {
+        let temporary = NewFile::create(path)?;
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).open(temporary.partial())?;
+        Ok((temporary, file))
+    };
+    create().map_err(|error| unwritable(path, &error))
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> DataError {

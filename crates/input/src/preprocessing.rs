@@ -38,11 +38,8 @@ impl Preprocessing {
     /// Bytes of the buffers that a rank needs besides those of its loads, of which a part has extents C, D, H, W.
     pub fn buffer_bytes(&self, stored: DType, part: [usize; 4]) -> Bytes {
         let augmentation = self.sampling.augmentation();
-        let moves = augmentation.rotate
-            || augmentation.flip.contains(&true)
-            || self.sampling.variants().mirrors();
         let pads = self.sampling.pads();
-        if !self.computes() && !moves && !pads {
+        if !self.computes() && !self.sampling.turns() && !pads {
             return Bytes(0);
         }
         let margin = augmentation

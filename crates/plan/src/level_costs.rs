@@ -233,18 +233,13 @@ impl<'a> LevelCosts<'a> {
     /// The fastest strategies with one assignment for all levels below one, whose programs have fewer classes of ranks than those
     /// with many assignments: for each exposed fraction, with all assignments and with those that split no channels.
     fn best_of_one_change(&self) -> Vec<Strategy> {
-        let mut best = Vec::new();
+        let mut best: Vec<Strategy> = Vec::new();
         for exposed_fraction in EXPOSED_FRACTIONS {
             for allowed in [&TARGETS[..], &TARGETS[1..]] {
-                best.extend(self.with_one_change(exposed_fraction, allowed));
+                let found = self.with_one_change(exposed_fraction, allowed);
+                best.extend(found.filter(|strategy| !best.contains(strategy)));
             }
         }
-        let mut known: Vec<Strategy> = Vec::new();
-        best.retain(|strategy| {
-            let is_new = !known.contains(strategy);
-            known.push(strategy.clone());
-            is_new
-        });
         best
     }
 
@@ -402,7 +397,7 @@ impl Ranking<'_, '_> {
                 pending.push(one);
                 continue;
             }
-            let is_short = |one: &&RankedStrategy| matches!(one.refusal, Some(Refusal::Memory(_)));
+            let is_short = |one: &&RankedStrategy| one.memory_needed().is_some();
             let short = self.refused.last().filter(is_short);
             self.levels_short
                 .extend(short.map(|one| one.strategy.clone()));

@@ -61,6 +61,17 @@ pub struct RankedStrategy {
     pub refusal: Option<Refusal>,
 }
 
+impl RankedStrategy {
+    /// What a rank needs, where that is why it was rejected.
+    pub fn memory_needed(&self) -> Option<Bytes> {
+        if let Some(Refusal::Memory(needed)) = self.refusal {
+            Some(needed)
+        } else {
+            None
+        }
+    }
+}
+
 /// Kind of a rejection, the nearest to a valid candidate first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {

@@ -120,7 +120,7 @@ impl Ranking<'_, '_> {
     }
 
     pub fn is_over(&self) -> bool {
-        let is_memory = |one: &RankedStrategy| matches!(one.refusal, Some(Refusal::Memory(_)));
+        let is_memory = |one: &RankedStrategy| one.memory_needed().is_some();
         let has_looked = !self.evaluated.is_empty() || self.refused.iter().any(is_memory);
         (self.request.is_over)(has_looked, self.share)
     }
@@ -217,10 +217,9 @@ impl Ranking<'_, '_> {
             }
             Err(no) => no,
         };
-        let is_large = |refusal: &Refusal| matches!(refusal, Refusal::Memory(_));
         let mut refused = self.refused.iter().filter(|one| is_plain(&one.strategy));
-        let is_known = refused.any(|one| one.refusal.as_ref().is_some_and(is_large));
-        let is_first = is_large(&no.0) && !is_known;
+        let is_known = refused.any(|one| one.memory_needed().is_some());
+        let is_first = matches!(no.0, Refusal::Memory(_)) && !is_known;
         self.refuse(strategy.clone(), no);
         if is_first {
             self.evaluate_levels((form, strategy), plain)?;

@@ -120,17 +120,10 @@ impl Ranking<'_, '_> {
             let seconds = forms.and_then(|forms| forms.approximate_seconds(strategy));
             seconds.map_or(f64::INFINITY, |seconds| seconds.0)
         };
-        let refused = self.refused.iter().filter_map(|one| match one.refusal {
-            Some(Refusal::Memory(needed)) => Some((time(&one.strategy), needed, &one.strategy)),
-            Some(
-                Refusal::Slower
-                | Refusal::Large
-                | Refusal::Untried
-                | Refusal::Unsuited
-                | Refusal::Unknown,
-            )
-            | None => None,
-        });
+        let refused = self
+            .refused
+            .iter()
+            .filter_map(|one| Some((time(&one.strategy), one.memory_needed()?, &one.strategy)));
         // Without overlap a candidate needs about as much.
         let overlap = self.request.training.strategy.overlap;
         let mut first: Vec<(f64, Bytes, &Strategy)> = refused

@@ -43,8 +43,7 @@ impl Ranking<'_, '_> {
     pub fn stages_short_of_memory(&mut self) -> Result<[Vec<Strategy>; 2], PlanError> {
         let mut refused: Vec<(Bytes, Strategy)> = Vec::new();
         for one in &self.refused {
-            let (Some(Refusal::Memory(needed)), false) =
-                (one.refusal, one.strategy.stages.is_empty())
+            let (Some(needed), false) = (one.memory_needed(), one.strategy.stages.is_empty())
             else {
                 continue;
             };

@@ -162,7 +162,7 @@ impl Fractals {
 impl Category {
     /// The category of an attempt, if its cloud has bounds and is not flat.
     fn drawn(rng: &CounterRng, attempt: u64) -> Option<Self> {
-        let number = |item: u64| uniform(rng.words(Stream::Parameters, attempt * 64 + item));
+        let number = |item: u64| rng.uniform(Stream::Parameters, attempt * 64 + item);
         let map = |first: u64| -> [f64; PARAMETERS] {
             std::array::from_fn(|parameter| 2.0 * number(first + parameter as u64) - 1.0)
         };
@@ -263,11 +263,6 @@ impl FractalVolume {
         }
         (values, labels)
     }
-}
-
-/// A number from 0 to below 1.
-fn uniform([low, high, _, _]: [u32; 4]) -> f64 {
-    ((u64::from(high) << 32 | u64::from(low)) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// Of the matrix of a map, without its sign.

@@ -46,6 +46,12 @@ impl CounterRng {
         }
     }
 
+    /// A number from 0 to below 1.
+    pub(crate) fn uniform(&self, stream: Stream, item: u64) -> f64 {
+        let [low, high, _, _] = self.words(stream, item);
+        to_53_bits(low, high) / (1u64 << 53) as f64
+    }
+
     /// Four independent uniform words.
     ///
     /// `item` must be below 2^48; the upper bits name the stream.
@@ -84,9 +90,9 @@ impl SceneDraws {
 
     /// Uniform from `low` to `high`.
     pub(crate) fn between(&mut self, low: f64, high: f64) -> f64 {
-        let [a, b, _, _] = self.rng.words(Stream::Scene, self.next);
+        let drawn = self.rng.uniform(Stream::Scene, self.next);
         self.next += 1;
-        low + (high - low) * to_53_bits(a, b) / (1u64 << 53) as f64
+        low + (high - low) * drawn
     }
 }
 

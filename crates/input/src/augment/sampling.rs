@@ -362,12 +362,13 @@ impl Sampling {
     /// Whether the region of a volume that a part of a sample is made of is another one than that part, so that it may
     /// change from epoch to epoch.
     pub fn reads_other_regions(&self) -> bool {
+        self.crops.is_some() || self.turns() || self.augmentation.elastic.is_some()
+    }
+
+    /// Whether samples are rotated or mirrored.
+    pub(crate) fn turns(&self) -> bool {
         let augmentation = &self.augmentation;
-        self.crops.is_some()
-            || augmentation.rotate
-            || augmentation.flip.contains(&true)
-            || self.variants.mirrors()
-            || augmentation.elastic.is_some()
+        augmentation.rotate || augmentation.flip.contains(&true) || self.variants.mirrors()
     }
 
     /// The split of a sample and the number of its volume there.

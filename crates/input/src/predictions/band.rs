@@ -1,7 +1,7 @@
 //! What a rank holds of a volume while its tiles are predicted: sums of the positions that tiles to come still reach.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use partita_files::NewFile;
 use partita_formats::DataError;
 use partita_space::Bytes;
 
-use super::unwritable;
+use super::{temporary_file, unwritable};
 
 /// Rows of a plane of a volume: the numbers of volume, plane and first row.
 pub(super) type PieceKey = [usize; 3];
@@ -19,7 +19,7 @@ pub(super) type PieceKey = [usize; 3];
 pub struct Band {
     /// How the names of its file begin.
     path: PathBuf,
-    file: Option<(File, NewFile)>,
+    file: Option<(NewFile, File)>,
     /// Sums of the largest piece.
     piece: usize,
     places: HashMap<PieceKey, u64>,
@@ -51,7 +51,7 @@ impl Band {
     /// Errors: `Unwritable`. Panics where it has none.
     pub(super) fn take(&mut self, key: PieceKey, sums: usize) -> Result<Vec<f64>, DataError> {
         let place = self.places.remove(&key);
-        let (Some(place), Some((file, _))) = (place, &self.file) else {
+        let (Some(place), Some((_, file))) = (place, &self.file) else {
             panic!("no sums of {key:?}");
         };
         self.free.push(place);
@@ -83,17 +83,10 @@ impl Band {
     }
 
     fn open(&mut self) -> Result<&File, DataError> {
-        let path = &self.path;
-        let create = || {
-            let temporary = NewFile::create(path)?;
-            let mut options = OpenOptions::new();
-            let file = options.read(true).write(true).open(temporary.partial())?;
-            Ok((file, temporary))
-        };
         let file = match self.file.take() {
             Some(file) => file,
-            None => create().map_err(|error| unwritable(path, &error))?,
+            None => temporary_file(&self.path)?,
         };
-        Ok(&self.file.insert(file).0)
+        Ok(&self.file.insert(file).1)
     }
 }

@@ -1,11 +1,10 @@
 //! Classes of positions, and how they are stored.
 
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 
 use partita_formats::DataError;
 
-use super::{PIECE_BYTES, Piece, PredictionScratch, Stored, unwritable};
+use super::{PIECE_BYTES, Piece, PredictionScratch, Stored};
 
 /// The type of stored classes: the narrowest that has all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,36 +87,12 @@ impl PredictionScratch {
             let planes = first..depth.min(first + at_once);
             let mut found = Vec::with_capacity(planes.len() * height * width);
             for plane in planes.clone() {
-                found.append(&mut self.read_classes([sample, plane], height, width)?);
+                let bytes = self.read_bytes([sample, 0, plane], [0..height, 0..width])?;
+                found.append(&mut self.class_type().decode(&bytes));
             }
             visit(Piece { sample, planes }, found)?;
         }
         Ok(())
-    }
-
-    /// Classes of a plane of a sample with this many rows and columns.
-    fn read_classes(
-        &self,
-        [sample, plane]: [usize; 2],
-        height: usize,
-        width: usize,
-    ) -> Result<Vec<i32>, DataError> {
-        let size = self.class_type().size();
-        // Samples below the largest extents begin their place in the file.
-        let at_once = if width == self.shape.extent[2] {
-            height
-        } else {
-            1
-        };
-        let mut bytes = vec![0; height * width * size];
-        let runs = bytes.chunks_mut((at_once * width * size).max(1));
-        for (run, row) in runs.zip((0..height).step_by(at_once.max(1))) {
-            let read = self
-                .file
-                .read_exact_at(run, self.offset([sample, 0, plane, row, 0]));
-            read.map_err(|error| unwritable(&self.path, &error))?;
-        }
-        Ok(self.class_type().decode(&bytes))
     }
 
     /// Writes the classes of rows of a plane of a sample by the scores of all channels, (C, H, W).
@@ -127,16 +102,9 @@ impl PredictionScratch {
         [rows, columns]: [Range<usize>; 2],
         scores: &[f32],
     ) -> Result<(), DataError> {
-        let found = self
-            .class_type()
-            .encode(&classes(scores, self.shape.channels));
-        let run = columns.len() * self.class_type().size();
-        for (row, bytes) in rows.zip(found.chunks_exact(run.max(1))) {
-            let at = self.offset([sample, 0, plane, row, columns.start]);
-            let written = self.file.write_all_at(bytes, at);
-            written.map_err(|error| unwritable(&self.path, &error))?;
-        }
-        Ok(())
+        let found = classes(scores, self.shape.channels);
+        let bytes = self.class_type().encode(&found);
+        self.write_bytes([sample, 0, plane], [rows, columns], &bytes)
     }
 }
 

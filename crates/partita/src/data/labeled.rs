@@ -58,22 +58,12 @@ pub fn make_segmentation(
     };
     spec.validate().map_err(DatasetError::Spec)?;
     let maker = DatasetMaker::new(&request.make, "volumes", request.volumes)?;
-    let [train, validation, test] = maker.splits();
-    let extent = [spec.grid; 3];
-    let mut asked = maker.asked("segmentation");
-    asked.insert("grid".to_owned(), integer(spec.grid as u64));
-    let dataset = DatasetSpec {
-        kind: Kind::Segmentation,
-        shape: [1, extent[0], extent[1], extent[2]],
-        dtype: DType::Int16,
-        targets: CLASSES.map(str::to_owned).to_vec(),
-        labels: Some(extent),
-        layout: Layout::Contiguous,
-        train,
-        validation,
-        test,
-        spec: asked,
-    };
+    let dataset = volumes(
+        &maker,
+        ("segmentation", "grid", spec.grid as u64),
+        (1, spec.grid),
+        CLASSES.map(str::to_owned).to_vec(),
+    );
     maker.make(
         context,
         &dataset,
@@ -83,6 +73,30 @@ pub fn make_segmentation(
             writer.append_labeled(split, &values, &labels)
         },
     )
+}
+
+/// A dataset of cubes with a class at each voxel; a maker's name and its setting are kept.
+fn volumes(
+    maker: &DatasetMaker,
+    (name, setting, value): (&str, &str, u64),
+    (channels, grid): (usize, usize),
+    classes: Vec<String>,
+) -> DatasetSpec {
+    let [train, validation, test] = maker.splits();
+    let mut asked = maker.asked(name);
+    asked.insert(setting.to_owned(), integer(value));
+    DatasetSpec {
+        kind: Kind::Segmentation,
+        shape: [channels, grid, grid, grid],
+        dtype: DType::Int16,
+        targets: classes,
+        labels: Some([grid; 3]),
+        layout: Layout::Contiguous,
+        train,
+        validation,
+        test,
+        spec: asked,
+    }
 }
 
 /// Most bytes of the planes of a volume of fractals that are written at once, unless those of one plane are more.
@@ -97,23 +111,14 @@ pub fn make_fractals(
 ) -> Result<DatasetSummary, DatasetError> {
     let made = Fractals::new(request.scale, request.make.seed).map_err(DatasetError::Spec)?;
     let maker = DatasetMaker::new(&request.make, "volumes", request.volumes)?;
-    let [train, validation, test] = maker.splits();
-    let extent = [made.grid(); 3];
-    let mut asked = maker.asked("fractals");
-    asked.insert("scale".to_owned(), integer(request.scale as u64));
-    let dataset = DatasetSpec {
-        kind: Kind::Segmentation,
-        shape: [FRACTAL_CHANNELS, extent[0], extent[1], extent[2]],
-        dtype: DType::Int16,
-        targets: fractal_classes(),
-        labels: Some(extent),
-        layout: Layout::Contiguous,
-        train,
-        validation,
-        test,
-        spec: asked,
-    };
-    let plane = (FRACTAL_CHANNELS + 1) * extent[1] * extent[2] * DType::Int16.size_bytes();
+    let grid = made.grid();
+    let dataset = volumes(
+        &maker,
+        ("fractals", "scale", request.scale as u64),
+        (FRACTAL_CHANNELS, grid),
+        fractal_classes(),
+    );
+    let plane = (FRACTAL_CHANNELS + 1) * grid * grid * DType::Int16.size_bytes();
     let at_once = (PLANES_BYTES / plane).max(1);
     maker.make(
         context,

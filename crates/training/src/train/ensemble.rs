@@ -3,8 +3,9 @@
 use super::checkpoint::Off;
 use super::error::ensemble::EnsembleError;
 use super::error::{Mismatch, TrainError};
+use super::preparation::DIMS;
 use crate::weights::LoadedWeights;
-use partita_data::{Dataset, TargetRecord};
+use partita_data::{Dataset, TargetRecord, same_names};
 use partita_formats::DataError;
 use partita_graph::Graph;
 use partita_input::{Sampling, Variants, Waker};
@@ -17,9 +18,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Names of D, H and W on the command line.
-pub const DIMS: [&str; 3] = ["depth", "height", "width"];
 
 /// The variants of samples that are asked for.
 ///
@@ -125,15 +123,9 @@ impl InputOrder {
         own: &LoadedWeights,
         (all, first): (&Self, &LoadedWeights),
     ) -> Result<(), Mismatch> {
-        let key = |names: &[String]| -> Vec<String> {
-            names
-                .iter()
-                .map(|name| name.trim().to_lowercase())
-                .collect()
-        };
         let lists = ["channels", "features"].into_iter().enumerate();
         for (at, what) in lists {
-            if key(&self.0[at]) != key(&all.0[at]) {
+            if !same_names(&self.0[at], &all.0[at]) {
                 let told = |weights: &LoadedWeights, order: &Self| {
                     let record = weights.record();
                     let named = [&record.channels, &record.features][at];

@@ -384,6 +384,9 @@ impl Forward {
 
     /// The tiles of a split, where volumes are joined of tiles; or its samples, where their variants are joined.
     pub fn tiles(&self, split: Split) -> Option<Arc<TilePlan>> {
+        if !self.is_joined {
+            return None;
+        }
         let (sampling, outputs) = (&self.preprocessing.sampling, self.output_shape(split));
         let batch = self.run.batch;
         let plan = match self.volumes {
@@ -392,7 +395,7 @@ impl Forward {
                 tiling::plan_of_samples(sampling, outputs, batch)
             }
         };
-        self.is_joined.then(|| plan.into())
+        Some(plan.into())
     }
 
     /// How volumes are joined of tiles, if they are.

@@ -171,9 +171,7 @@ impl SampleOptions {
             add("augmentation.foreground", share);
         }
         if let Some(augmentation) = self.augmentation {
-            let dims = ["depth", "height", "width"]
-                .into_iter()
-                .zip(augmentation.flip);
+            let dims = DIMS.into_iter().zip(augmentation.flip);
             let flip: Vec<&str> = dims.filter(|one| one.1).map(|one| one.0).collect();
             let flip = (!flip.is_empty()).then(|| format!("{flip:?}"));
             add("augmentation.flip", flip);
@@ -456,15 +454,16 @@ pub fn same_words(one: &str, other: &str) -> bool {
     bare(one) == bare(other) || unlisted(one) == unlisted(other)
 }
 
-const FLIPS: [&str; 3] = ["depth", "height", "width"];
+/// Names of D, H and W in run files and on the command line.
+pub const DIMS: [&str; 3] = ["depth", "height", "width"];
 
 fn flips(section: &Section<'_>) -> Result<[bool; 3], RunFileError> {
     let mut meant = [false; 3];
     let mut is_list = true;
     let one = |value: &DeValue<'_>| {
         let word = value.as_str().unwrap_or_default();
-        let close = suggest::word(word, FLIPS.into_iter());
-        (FLIPS.iter().position(|dim| *dim == close), close == word)
+        let close = suggest::word(word, DIMS.into_iter());
+        (DIMS.iter().position(|dim| *dim == close), close == word)
     };
     match section.get("flip").map(|value| value.get_ref()) {
         None => return Ok(meant),
@@ -485,7 +484,7 @@ fn flips(section: &Section<'_>) -> Result<[bool; 3], RunFileError> {
     if is_list {
         return Ok(meant);
     }
-    let names = FLIPS.iter().zip(meant).filter(|(_, is_meant)| *is_meant);
+    let names = DIMS.iter().zip(meant).filter(|(_, is_meant)| *is_meant);
     let names: Vec<&str> = names.map(|(name, _)| *name).collect();
     let expected =
         "a list of \"depth\" (z, the first of D, H, W), \"height\" (y) and \"width\" (x, the last)";
