@@ -21,6 +21,10 @@ impl Emit<'_> {
     pub(crate) fn backward(&mut self, layers: &[LayerId]) {
         let mut last_block = None;
         for &id in layers.iter().rev() {
+            if let Some(chunks) = self.layer(id).chunks {
+                self.backward_in_chunks(id, chunks);
+                continue;
+            }
             let storage = self.storages.of(id);
             if let Some(block) = self.layer(id).block
                 && last_block.replace(block) != Some(block)
@@ -43,7 +47,7 @@ impl Emit<'_> {
     }
 
     /// Receives contributions to the gradient from other stages.
-    fn receive_gradients(&mut self, id: LayerId) {
+    pub(crate) fn receive_gradients(&mut self, id: LayerId) {
         for &reader in self.network.readers(id).iter().rev() {
             if !self.network.reshards(reader) || self.network.reshards_within_stage(reader) {
                 continue;
@@ -100,9 +104,15 @@ impl Emit<'_> {
             .contribute(builder, parameter, axes, layer, kernel);
     }
 
-    fn complete_gradient(&mut self, id: LayerId) {
+    pub(crate) fn complete_gradient(&mut self, id: LayerId) {
         let gradients = &mut self.states[self.micro].gradients;
         gradients.complete(&mut self.builder, id);
+    }
+
+    /// What the data gradient of a layer reads of the gradient of its output.
+    fn gradient_around(&self, id: LayerId) -> Region {
+        let whole = || self.storages.of(id).around.held(&self.builder.coord);
+        self.slab_part(id).map_or_else(whole, |part| part.around)
     }
 
     /// The view of the gradient of the computed region.
@@ -111,7 +121,7 @@ impl Emit<'_> {
         held.view(&self.computed(id))
     }
 
-    fn backward_layer(&mut self, id: LayerId) {
+    pub(crate) fn backward_layer(&mut self, id: LayerId) {
         let layer = self.layer(id).name.clone();
         match self.layer(id).step.clone() {
             Step::Move => self.move_gradient(id, &layer),
@@ -301,7 +311,7 @@ impl Emit<'_> {
                 self.convolution_data(id, layer, convolution, &held);
             }
             Some(DataGradient::Reverse) => {
-                let halo = storage.around.held(&self.builder.coord);
+                let halo = self.gradient_around(id);
                 zero_outside(&mut self.builder, layer, BACKWARD, &held, &halo, &computed);
                 self.convolution_data(id, layer, convolution, &held);
                 self.convolution_weights(id, layer, convolution);
@@ -394,13 +404,12 @@ impl Emit<'_> {
         let storage = self.storages.of(id);
         let around = &storage.around;
         let held = self.gradient(id);
-        let halo = around.held(&self.builder.coord);
+        let halo = self.gradient_around(id);
         let input = self.layer(id).inputs[0];
         let mut inputs = self.owned(input);
         if storage.rule == Some(DataGradient::Reverse) {
             let computed = self.computed(id);
-            let mut within = Region::all(self.distribution(input).shape);
-            within.0[4] = inputs.0[4];
+            let within = self.contributing(id);
             inputs = self.contributors(&computed, convolution, &within);
             let builder = &mut self.builder;
             zero_outside(builder, layer, BACKWARD, &held, &halo, &computed);

@@ -25,7 +25,10 @@ pub(crate) struct TensorBuffer {
 impl TensorBuffer {
     /// The view of a global region.
     pub fn view(&self, region: &Region) -> View {
-        if self.region == Region::default() {
+        let dims = self.region.0.iter().zip(&region.0);
+        let mut ends = dims.map(|(held, part)| held.start <= part.start && part.end <= held.end);
+        // Nothing may lie anywhere.
+        if self.region == Region::default() || region.is_empty() && !ends.all(|inside| inside) {
             assert!(region.is_empty(), "{region} is not held by b{}", self.id.0);
             return View {
                 buffer: self.id,
@@ -243,10 +246,7 @@ impl<'a> Builder<'a> {
             (Region::default(), [0; 5])
         } else {
             let owned = self.owned(&distribution);
-            let halo_low = std::array::from_fn(|dim| {
-                let halo_low = owned.0[dim].start - region.0[dim].start;
-                usize::try_from(halo_low).expect("a buffer begins at or before its owned region")
-            });
+            let halo_low = std::array::from_fn(|dim| owned.0[dim].start - region.0[dim].start);
             (region, halo_low)
         };
         let id = self.buffer(name, role, self.dtype.of_role(role), region.shape());

@@ -1,12 +1,13 @@
 //! Validation of a strategy against a model and a mini-batch.
 
 use crate::branches::blocks;
-use crate::lay_out::{lay_out, layers};
+use crate::lay_out::{check_kind, lay_out, layers};
 use crate::network::Network;
 use crate::placement::{Placement, check_stage_count};
 use crate::strategy::check_split;
 use crate::{BatchNormStatistics, Strategy, StrategyError};
 use partita_graph::{Graph, Node, Op};
+use partita_program::ProgramKind;
 use partita_space::{AXES, Axis, AxisSet};
 
 impl Strategy {
@@ -19,6 +20,7 @@ impl Strategy {
         let placement = Placement::new(graph, self)?;
         let network = lay_out(graph, self, &placement, batch)?;
         self.check_local_statistics(graph, &network)?;
+        check_kind(graph, self, ProgramKind::Train)?;
         self.check_norms(graph, batch)
     }
 

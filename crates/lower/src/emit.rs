@@ -12,6 +12,7 @@ use crate::gradients::{ActivationGradients, ParameterGradients};
 use crate::network::{Layer, LayerId, Network, is_gate, reads_whole};
 use crate::request::Request;
 use crate::schedule::{Pass, Slot};
+use crate::slabs::Part;
 use crate::step_plan::StepPlan;
 use crate::storage::Storages;
 use partita_graph::{Graph, Loss, ParameterId, TargetKind};
@@ -130,8 +131,16 @@ impl<'a> Emit<'a> {
         self.builder.owned(self.distribution(id))
     }
 
-    /// The region of a tensor that the rank computes: the owned one, and in a halo group the halo too.
+    /// What the current slab has of a tensor, if that is of its block.
+    pub fn slab_part(&self, id: LayerId) -> Option<Part> {
+        self.state().gradients.slab_part(self.storages.of[id.0])
+    }
+
+    /// The region of a tensor that the rank computes: the owned one, in a halo group the halo too, and in a slab its part.
     pub fn computed(&self, id: LayerId) -> Region {
+        if let Some(part) = self.slab_part(id) {
+            return part.computed;
+        }
         let computed = &self.storages.of(id).computed;
         let mut region = self.owned(id);
         for (dim, line) in computed.lines_at(&self.builder.coord).iter().enumerate() {
@@ -140,6 +149,16 @@ impl<'a> Emit<'a> {
             }
         }
         region
+    }
+
+    /// What the rank, or the current slab, has of a tensor for a block in chunks.
+    pub fn present(&self, id: LayerId) -> Region {
+        if let Some(part) = self.slab_part(id) {
+            return part.computed;
+        }
+        let geometry = self.storages.of(id).present(self.network);
+        let held = geometry.held(&self.builder.coord);
+        held.intersect(&Region::all(self.distribution(id).shape))
     }
 
     /// The region of an input that an elementwise layer reads.

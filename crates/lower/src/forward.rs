@@ -57,6 +57,10 @@ impl Emit<'_> {
     /// The forward pass of the layers of a stage.
     pub(crate) fn forward(&mut self, layers: &[LayerId]) {
         for &id in layers {
+            if let Some(chunks) = self.layer(id).chunks {
+                self.forward_in_chunks(id, chunks);
+                continue;
+            }
             let is_here = self.enter(id);
             if self.network.reshards_within_stage(id) {
                 self.reshard_value(id, is_here);
@@ -71,7 +75,7 @@ impl Emit<'_> {
     }
 
     /// Sends a value to other stages.
-    fn send_values(&mut self, id: LayerId) {
+    pub(crate) fn send_values(&mut self, id: LayerId) {
         for &reader in self.network.readers(id) {
             if self.network.reshards(reader) && !self.network.reshards_within_stage(reader) {
                 let (from, to) = (*self.distribution(id), *self.distribution(reader));
@@ -220,16 +224,21 @@ impl Emit<'_> {
     }
 
     /// Allocates the value of a storage.
-    fn hold_value(&mut self, id: LayerId) {
+    pub(crate) fn hold_value(&mut self, id: LayerId) {
         let index = self.storages.of[id.0];
         let storage = &self.storages.all[index];
-        let region = storage.value.held(&self.builder.coord);
+        let part = self.slab_part(id);
+        let region = part.map_or_else(
+            || storage.value.held(&self.builder.coord),
+            |part| part.value,
+        );
         let name = self.layer(id).name.clone();
         let (tensor, distribution) = (self.plan.tensor(storage, false), storage.value.distribution);
         let held =
             self.builder
                 .tensor_buffer(&name, Role::Activation, tensor, distribution, region);
-        self.builder.set_redundant(held, storage.inner);
+        self.builder
+            .set_redundant(held, storage.inner || part.is_some());
         self.state_mut().values[index] = Some(held);
     }
 
@@ -247,7 +256,7 @@ impl Emit<'_> {
             let (builder, pass) = (&mut self.builder, self.pass);
             zero_outside(builder, &layer, pass, &held, &held.region, &inside);
         }
-        if !storage.inner {
+        if !storage.inner && self.slab_part(id).is_none() {
             gather_halo(&mut self.builder, &layer, self.pass, &held, &storage.value);
         }
     }
@@ -392,8 +401,7 @@ impl Emit<'_> {
         let (x, y) = (self.value(input), self.value(id));
         let w = self.parameter(id, 0);
         let bias = self.bias(id, convolution.bias);
-        let mut within = Region::all(self.distribution(input).shape);
-        within.0[4] = self.owned(input).0[4];
+        let within = self.contributing(id);
         let all = self.contributors(&self.computed(id), convolution, &within);
         for outputs in self.pieces(id) {
             let inputs = self.contributors(&outputs, convolution, &all);
@@ -409,6 +417,17 @@ impl Emit<'_> {
             };
             self.builder.kernel(layer, self.pass, kernel);
         }
+    }
+
+    /// Inputs of a transposed convolution that may contribute: all, or in chunks those that are there.
+    pub(crate) fn contributing(&self, id: LayerId) -> Region {
+        let input = self.layer(id).inputs[0];
+        let mut within = Region::all(self.distribution(input).shape);
+        if self.layer(id).chunks.is_some() {
+            within.0[1..4].copy_from_slice(&self.present(input).0[1..4]);
+        }
+        within.0[4] = self.owned(input).0[4];
+        within
     }
 
     /// The inputs among `within` that contribute to a block of outputs of a transposed convolution.
@@ -433,6 +452,9 @@ impl Emit<'_> {
         let computed = self.computed(id);
         if computed.is_empty() {
             return Vec::new();
+        }
+        if self.slab_part(id).is_some() {
+            return vec![computed];
         }
         let input = self.storages.of(self.layer(id).inputs[0]);
         let geometry = &input.value;

@@ -41,15 +41,19 @@
 mod axis_assignment;
 mod check;
 mod choices;
+mod chunked;
 mod flatten;
 mod shared;
 mod shares;
 
 pub(crate) use self::choices::layers;
 use self::choices::{blocks, can_carry, choices, groups_of};
+pub use self::chunked::can_be_chunked;
+pub(crate) use self::chunked::check_kind;
+use self::chunked::{chunks_of, join};
 pub(crate) use self::shared::Remedy;
 use self::shares::shares;
-use crate::network::{Layer, LayerId, Network, Step};
+use crate::network::{Chunks, Layer, LayerId, Network, Step};
 use crate::placement::Placement;
 use crate::strategy::LayerDim;
 use crate::{Shard, Strategy, StrategyError};
@@ -142,6 +146,8 @@ struct Layout<'a> {
     blocks: Vec<Option<usize>>,
     /// Halo groups by node of the model.
     groups: Vec<Option<usize>>,
+    /// Blocks in chunks by node of the model.
+    chunks: Vec<Option<Chunks>>,
     layers: Vec<Layer>,
     /// By node of the model.
     needs_gradient: Vec<bool>,
@@ -179,6 +185,7 @@ impl<'a> Layout<'a> {
             choices: choices(graph, strategy)?,
             blocks: blocks(graph, strategy)?,
             groups: groups_of(graph, strategy)?,
+            chunks: chunks_of(graph, strategy)?,
             layers: Vec::new(),
             needs_gradient: graph.needs_gradient(),
             of: Vec::new(),
@@ -189,6 +196,8 @@ impl<'a> Layout<'a> {
             moved: RefCell::default(),
             chains: RefCell::default(),
         };
+        let both = (&layout.blocks[..], &mut layout.groups[..]);
+        join(graph, strategy, &layout.chunks, both)?;
         for index in 0..graph.nodes.len() {
             layout.add(NodeId(index))?;
         }
@@ -209,7 +218,7 @@ impl<'a> Layout<'a> {
             _ => self.unweighted(id, id)?,
         };
         self.of.push(value);
-        Ok(())
+        self.end_chunks(id)
     }
 
     /// The axes that the strategy specifies for a dim of a layer, except those of extent 1.
@@ -589,9 +598,9 @@ impl<'a> Layout<'a> {
         partial: AxisSet,
     ) -> LayerId {
         let node = self.graph.node(origin);
-        let group = match &step {
-            Step::Layer(_) => self.groups[origin.0],
-            Step::Move => None,
+        let (group, chunks) = match &step {
+            Step::Layer(_) => (self.groups[origin.0], self.chunks[origin.0]),
+            Step::Move => (None, None),
         };
         let mut distribution = Distribution::replicated(node.shape.batched(self.batch));
         distribution.axes = axes;
@@ -610,6 +619,7 @@ impl<'a> Layout<'a> {
             partial,
             partial_gradient: AxisSet::NONE,
             group,
+            chunks,
         });
         LayerId(self.layers.len() - 1)
     }

@@ -208,8 +208,12 @@ impl Search<'_> {
                 vec![self.first_of(self.other_branches(layers))]
             }
             StrategyError::TwoBlocks { .. } => {
-                let is_one = |choice: &LayerChoice| choice.recompute == Some(true);
+                let is_one =
+                    |choice: &LayerChoice| choice.recompute == Some(true) || choice.is_chunked();
                 vec![self.apart(error, &is_one)]
+            }
+            StrategyError::Chunks { .. } | StrategyError::ManyChunks { .. } => {
+                vec![self.other_chunks(error)]
             }
             StrategyError::TwoGroups { .. } => {
                 let is_one = |choice: &LayerChoice| choice.halo == Some(Halo::Grouped);

@@ -35,6 +35,17 @@ pub(crate) enum Step {
     Move,
 }
 
+/// The block of a layer that is computed in chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunks {
+    /// Number of the block.
+    pub block: usize,
+    /// How many there are.
+    pub count: usize,
+    /// The dim along which they lie.
+    pub dim: usize,
+}
+
 /// A tensor and how it is made.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
@@ -59,6 +70,8 @@ pub(crate) struct Layer {
     pub partial_gradient: AxisSet,
     /// Halo group: halos are exchanged only for tensors that enter it.
     pub group: Option<usize>,
+    /// The block that it belongs to, if that is computed in chunks.
+    pub chunks: Option<Chunks>,
 }
 
 impl Layer {

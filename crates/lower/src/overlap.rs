@@ -19,6 +19,7 @@
 use crate::geometry::Parts;
 use crate::network::{LayerId, Network, is_gate, reads_whole};
 use crate::windows::{contributors, is_periodic, resampling, transposed_window, window};
+use partita_graph::Op;
 use partita_space::Interval;
 use std::sync::Arc;
 
@@ -94,25 +95,13 @@ impl<'n> Overlap<'n> {
         dim: usize,
         coordinate: usize,
     ) -> Interval {
-        let layer = self.network.layer(consumer);
-        if is_gate(self.network, consumer, input) {
+        let is_read = slides(self.network, consumer, dim) || self.inner[consumer.0];
+        if !is_read || !has_positions(self.network, consumer, input, dim) {
             return Interval::default();
         }
-        let outputs = || self.part(consumer, dim, coordinate);
-        if layer.op().is_some_and(reads_whole) {
-            // Its outputs have other positions than its inputs.
-            Interval::default()
-        } else if let Some(window) = window(layer, dim) {
-            window.inputs_of(&outputs())
-        } else if let Some(window) = transposed_window(layer, dim) {
-            contributors(window, &outputs(), &self.extent(layer.inputs[0], dim))
-        } else if let Some(map) = resampling(self.network, layer, dim) {
-            map.inputs_of(&outputs(), self.extent(layer.inputs[0], dim).len())
-        } else if self.inner[consumer.0] && (1..4).contains(&dim) {
-            outputs().intersect(&self.extent(layer.inputs[0], dim))
-        } else {
-            Interval::default()
-        }
+        let outputs = self.part(consumer, dim, coordinate);
+        let all = extent(self.network, self.network.layer(consumer).inputs[0], dim);
+        reads(self.network, (consumer, input), dim, (&outputs, &all))
     }
 
     /// The same without zero padding.
@@ -128,10 +117,47 @@ impl<'n> Overlap<'n> {
         if is_periodic(layer) {
             return inputs;
         }
-        inputs.intersect(&self.extent(layer.inputs[0], dim))
+        inputs.intersect(&extent(self.network, layer.inputs[0], dim))
     }
+}
 
-    fn extent(&self, id: LayerId, dim: usize) -> Interval {
-        Interval::all(self.network.layer(id).distribution.shape[dim])
+/// Whether outputs of a layer have positions of an input along a dim.
+fn has_positions(network: &Network, consumer: LayerId, input: LayerId, dim: usize) -> bool {
+    let is_apart = |op: &Op| reads_whole(op) || is_gate(network, consumer, input);
+    (1..4).contains(&dim) && !network.layer(consumer).op().is_some_and(is_apart)
+}
+
+/// Whether a layer reads other positions along a dim than those of its outputs.
+fn slides(network: &Network, id: LayerId, dim: usize) -> bool {
+    let layer = network.layer(id);
+    let has_window = window(layer, dim).is_some() || transposed_window(layer, dim).is_some();
+    has_window || resampling(network, layer, dim).is_some()
+}
+
+/// What `consumer` reads of `input` along `dim` for some of its outputs, padding included; nothing along samples and
+/// channels, and where its outputs have other positions than its inputs. Layers without padding read `within` alone.
+pub(crate) fn reads(
+    network: &Network,
+    (consumer, input): (LayerId, LayerId),
+    dim: usize,
+    (outputs, within): (&Interval, &Interval),
+) -> Interval {
+    if !has_positions(network, consumer, input, dim) {
+        return Interval::default();
     }
+    let layer = network.layer(consumer);
+    if let Some(window) = window(layer, dim) {
+        window.inputs_of(outputs)
+    } else if let Some(window) = transposed_window(layer, dim) {
+        contributors(window, outputs, within)
+    } else if let Some(map) = resampling(network, layer, dim) {
+        let all = extent(network, layer.inputs[0], dim);
+        map.inputs_of(outputs, all.len())
+    } else {
+        outputs.intersect(within)
+    }
+}
+
+pub(crate) fn extent(network: &Network, id: LayerId, dim: usize) -> Interval {
+    Interval::all(network.layer(id).distribution.shape[dim])
 }

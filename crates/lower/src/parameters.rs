@@ -199,9 +199,16 @@ impl Emit<'_> {
         }
     }
 
-    /// Gathers the sharded parameters of a layer.
+    /// Gathers the sharded parameters of a layer; those of a block in chunks are gathered before.
     pub(crate) fn gather_parameters(&mut self, id: LayerId, phase: Phase) {
-        self.gathered.clear();
+        if self.layer(id).chunks.is_none() {
+            self.gathered.clear();
+            self.gather_more(id, phase);
+        }
+    }
+
+    /// Gathers the sharded parameters of a layer, too.
+    pub(crate) fn gather_more(&mut self, id: LayerId, phase: Phase) {
         for parameter in self.layer(id).parameters.clone() {
             let (share, whole) = self.plan.share_and_whole(&self.builder, parameter);
             let (source, is_shared) = self.source(parameter, whole.submesh);

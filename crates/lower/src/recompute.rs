@@ -30,7 +30,12 @@ impl Emit<'_> {
     /// Recomputes the activations of a block that its backward pass needs. Statistics of batch norms are kept
     /// from the forward pass, which has updated the running statistics.
     pub(crate) fn recompute(&mut self, block: usize, layers: &[LayerId]) {
-        let needed = self.needed(block, layers);
+        let is_missing = |index: usize| {
+            let first = self.layer(self.storages.all[index].members[0]);
+            let is_here = self.builder.is_in(first.distribution.submesh);
+            first.block == Some(block) && is_here && self.state().values[index].is_none()
+        };
+        let needed = self.needed(layers, is_missing);
         self.pass = Phase::Backward;
         let of_block = |id: &&LayerId| self.network.layer(**id).block == Some(block);
         let layers: Vec<LayerId> = layers.iter().filter(of_block).copied().collect();
@@ -48,13 +53,12 @@ impl Emit<'_> {
         self.pass = Phase::Forward;
     }
 
-    /// Freed storages of a block that the backward pass reads, or that are inputs of their recomputation.
-    fn needed(&self, block: usize, layers: &[LayerId]) -> Vec<bool> {
-        let is_missing = |index: usize| {
-            let first = self.layer(self.storages.all[index].members[0]);
-            let is_here = self.builder.is_in(first.distribution.submesh);
-            first.block == Some(block) && is_here && self.state().values[index].is_none()
-        };
+    /// Missing storages of some layers that their backward pass reads, or that are inputs of their recomputation.
+    pub(crate) fn needed(
+        &self,
+        layers: &[LayerId],
+        is_missing: impl Fn(usize) -> bool,
+    ) -> Vec<bool> {
         let mut needed = vec![false; self.storages.all.len()];
         for &id in layers.iter().rev() {
             let (layer, own) = (self.network.layer(id), self.storages.of[id.0]);

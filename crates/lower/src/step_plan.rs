@@ -1,7 +1,7 @@
 //! The part of lowering that is common to all ranks.
 
 use crate::geometry::Rows;
-use crate::lay_out::lay_out;
+use crate::lay_out::{check_kind, lay_out};
 use crate::network::{LayerId, Network, gradient_axes};
 use crate::placement::Placement;
 use crate::request::{LowerError, Request};
@@ -53,6 +53,7 @@ fn placement(request: &Request<'_>) -> Result<Placement, LowerError> {
     if request.kind == ProgramKind::Train {
         strategy.check_norms(request.graph, request.batch)?;
     }
+    check_kind(request.graph, strategy, request.kind)?;
     Ok(Placement::new(request.graph, strategy)?)
 }
 

@@ -3,10 +3,12 @@
 use crate::geometry::{Geometry, Parts, Rows};
 use crate::network::{Layer, LayerId, Network, Step};
 use crate::overlap::Overlap;
+use crate::slabs::Block;
 use crate::windows::{is_periodic, transposed_window, window};
 use partita_graph::Op;
 use partita_program::Distribution;
 use partita_space::{Interval, Mesh};
+use std::collections::BTreeMap;
 
 /// How the gradient of a convolution's input is computed where a dim is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +45,28 @@ pub(crate) struct Storage {
     pub tensor: u32,
 }
 
+impl Storage {
+    /// What each rank has of the tensor for a block in chunks: what it computes inside, and what it holds of what enters;
+    /// to be clipped to the tensor.
+    pub fn present(&self, network: &Network) -> &Geometry {
+        let first = network.layer(self.members[0]);
+        let is_inside = first.chunks.is_some() && first.op().is_some();
+        if is_inside {
+            &self.computed
+        } else {
+            &self.value
+        }
+    }
+}
+
 /// The storages of a network.
 pub(crate) struct Storages {
     /// Storage of each layer.
     pub of: Vec<usize>,
     /// All storages.
     pub all: Vec<Storage>,
+    /// Blocks in chunks, by their number.
+    pub blocks: BTreeMap<usize, Block>,
 }
 
 impl Storages {
@@ -87,7 +105,12 @@ impl Storages {
                 Step::Move => all[of[first.inputs[0].0]].tensor,
             };
         }
-        Self { of, all }
+        let mut blocks = BTreeMap::new();
+        for chunks in network.layers.iter().filter_map(|layer| layer.chunks) {
+            let block = || Block::of(network, chunks);
+            blocks.entry(chunks.block).or_insert_with(block);
+        }
+        Self { of, all, blocks }
     }
 
     pub fn of(&self, id: LayerId) -> &Storage {
@@ -162,11 +185,12 @@ fn reads_own_output(layer: &Layer) -> bool {
 
 /// Whether a redistribution is a copy.
 fn is_copy(network: &Network, layer: &Layer) -> bool {
-    layer.partial_gradient.is_empty()
-        && layer.inputs.iter().all(|&input| {
-            let input = network.layer(input);
-            input.distribution == layer.distribution && input.partial.is_empty()
-        })
+    layer.chunks.is_some()
+        || layer.partial_gradient.is_empty()
+            && layer.inputs.iter().all(|&input| {
+                let input = network.layer(input);
+                input.distribution == layer.distribution && input.partial.is_empty()
+            })
 }
 
 struct Context<'a> {
@@ -198,7 +222,8 @@ impl Context<'_> {
         let of_copies = members
             .iter()
             .chain(&layer.inputs)
-            .any(|&id| self.overlap.is_inner(id));
+            .any(|&id| self.overlap.is_inner(id))
+            || layer.chunks.is_some();
         if let Some(Op::TransposedConvolution(_)) = layer.op() {
             return Some(if of_copies {
                 DataGradient::Reverse

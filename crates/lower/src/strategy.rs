@@ -5,6 +5,7 @@ mod settings;
 mod sizes;
 mod stages;
 mod text;
+mod values;
 mod workspace;
 
 pub use error::{SharedParameter, Sharer, StrategyError};
@@ -26,7 +27,8 @@ const RANKS_MAX: usize = Mesh::RANKS_MAX;
 /// N lies on `data`, D, H and W on `depth`, `height` and `width`, the filters of a layer on `filter` and
 /// the channels that its weights read on `channel`. What differs for some layers follows after a
 /// semicolon: `filter=2,depth=2; conv4..fc2: D=-,F=filter+depth`. `height=4; conv1..relu4: halo=grouped`
-/// exchanges halos once for all these layers, and computes twice what lies between them.
+/// exchanges halos once for all these layers, and computes twice what lies between them. `conv1..pool1: chunks=8`
+/// computes these layers in eight slabs, one after the other on each rank, and never holds what lies between them whole.
 ///
 /// `stages=[depth=2|1]` partitions the network into pipeline stages, each with a mesh of its own, which process
 /// micro-batches in the order of `schedule`; the number of ranks is `data` times those of all stages.
@@ -148,11 +150,18 @@ pub struct LayerChoice {
     pub recompute: Option<bool>,
     /// How their halos are exchanged, where it is specified.
     pub halo: Option<Halo>,
+    /// In how many slabs they are computed, one after the other, where it is specified; 1 computes them whole.
+    pub chunks: Option<usize>,
     /// How the branches among these layers are placed along the axis `branch`, where it is specified.
     pub branches: Option<Branches>,
 }
 
 impl LayerChoice {
+    /// Whether its layers are computed in slabs.
+    pub fn is_chunked(&self) -> bool {
+        self.chunks.is_some_and(|chunks| chunks > 1)
+    }
+
     /// The range of layers, in the text form.
     pub fn layers(&self) -> String {
         if self.from == self.to && !self.from.is_empty() {

@@ -162,7 +162,7 @@ fn layers_have_the_names_that_the_model_has() {
 }
 
 /// Strategies, mini-batches, and what is wrong with them.
-const REFUSED: [(&str, usize, &str); 35] = [
+const REFUSED: [(&str, usize, &str); 39] = [
     ("micro=2,stages=[1|1],schedule=gems*1000000", 2, "Value"),
     ("micro=2,stages=[1|1],schedule=gems*0", 2, "Value"),
     ("micro=2,stages=[1|1],schedule=gems*16384", 2, "Value"),
@@ -229,6 +229,14 @@ const REFUSED: [(&str, usize, &str); 35] = [
         2,
         "TwoBlocks",
     ),
+    (
+        "width=2; c1..c2: recompute=on; a1..a2: chunks=2",
+        2,
+        "TwoBlocks",
+    ),
+    ("width=2; ..a1: chunks=2000", 2, "ManyChunks"),
+    ("width=2; c1..a1: chunks=200", 2, "ManyChunks"),
+    ("data=1; c1..: chunks=2", 2, "Chunks"),
     (
         "width=2; c1..c2: halo=grouped; a1..a2: halo=grouped",
         2,

@@ -207,7 +207,7 @@ fn by_data(elements: usize, low: usize, redundant: bool) -> TensorRegion {
     TensorRegion {
         id: 0,
         distribution,
-        halo_low: [0, 0, 0, 0, low],
+        halo_low: [0, 0, 0, 0, low as i64],
         redundant,
     }
 }

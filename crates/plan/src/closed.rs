@@ -274,7 +274,8 @@ fn is_whole(strategy: &Strategy) -> bool {
             LayerDim::C | LayerDim::F => axes.is_empty(),
             LayerDim::N | LayerDim::D | LayerDim::H | LayerDim::W => false,
         };
-        let is_own = choice.recompute.is_some() || choice.halo.is_some();
+        let is_again = choice.recompute.is_some() || choice.chunks.is_some();
+        let is_own = is_again || choice.halo.is_some();
         !is_own && specified.all(is_narrow)
     })
 }

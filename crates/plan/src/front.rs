@@ -7,7 +7,7 @@
 use crate::plan::{PlanError, Refusal};
 use crate::ranking::{Pending, Ranking};
 use crate::savings::with;
-use partita_lower::Strategy;
+use partita_lower::{LayerChoice, Strategy};
 use partita_space::{Bytes, Seconds};
 
 /// Limits between the smallest candidate that was evaluated and the least.
@@ -83,7 +83,9 @@ impl Ranking<'_, '_> {
         let asked = self.request.training.strategy;
         let forms = self.closed_forms()?;
         let is_plain = |one: &Strategy| {
-            let recomputes = one.layers.iter().any(|choice| choice.recompute.is_some());
+            let is_again =
+                |choice: &LayerChoice| choice.recompute.is_some() || choice.chunks.is_some();
+            let recomputes = one.layers.iter().any(is_again);
             let is_asked = one.overlap == asked.overlap && one.bucket == asked.bucket;
             one.stages.is_empty() && !recomputes && is_asked && *one == with(one, 1, asked.shard)
         };

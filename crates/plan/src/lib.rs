@@ -57,6 +57,7 @@
 mod balance;
 mod buckets;
 mod candidates;
+mod chunks;
 mod closed;
 mod expectation;
 mod front;

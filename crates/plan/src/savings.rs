@@ -149,7 +149,7 @@ impl Ranking<'_, '_> {
             return Ok(Vec::new());
         }
         if !self.fits_with_all(base, &micros, &shards)? {
-            return Ok(Vec::new());
+            return self.variants_in_chunks(base);
         }
         let mut found = Vec::new();
         let mut of_base = Some(of_base);
@@ -177,6 +177,31 @@ impl Ranking<'_, '_> {
             found.extend(self.recomputed_and_sharded(&plain, &whole, &shards)?);
         }
         Ok(found)
+    }
+
+    /// The fastest combinations of savings with the fewest blocks in chunks, and of them the fewest chunks, with which a
+    /// candidate fits.
+    fn variants_in_chunks(&mut self, base: &Strategy) -> Result<Vec<Pending>, PlanError> {
+        for set in self.in_chunks(base) {
+            let Some((most, fewer)) = set.split_last() else {
+                continue;
+            };
+            if self.is_enough() || self.is_over() {
+                break;
+            }
+            let found = self.variants_of_whole(most)?;
+            if found.is_empty() {
+                continue;
+            }
+            for one in fewer {
+                let found = self.variants_of_whole(one)?;
+                if !found.is_empty() {
+                    return Ok(found);
+                }
+            }
+            return Ok(found);
+        }
+        Ok(Vec::new())
     }
 
     /// The candidate with the least sharding with which it fits.
@@ -342,7 +367,9 @@ impl Ranking<'_, '_> {
         let base = &with(strategy, 1, Shard::Off);
         let batch = self.request.training.batch / strategy.micro;
         let rank = base.mesh().ranks() - 1;
-        self.activations_of((base, batch, rank), &|_| true, 1.0)
+        // A block in chunks is computed again already.
+        let chunked = self.chunked(base);
+        self.activations_of((base, batch, rank), &|layer| !chunked[layer], 1.0)
     }
 
     /// Activations of a rank in a step of this batch, with these layers, and so many micro-batches in flight. None where costs

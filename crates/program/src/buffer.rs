@@ -269,7 +269,7 @@ impl Distribution {
     }
 }
 
-/// The region of a tensor that a buffer holds: what the rank owns, and a halo or padding around it.
+/// The region of a tensor that a buffer holds: what the rank owns, and a halo or padding around it; or a chunk of both.
 ///
 /// Element `i` of dim `d` holds global index `owned(coord).start[d] - halo_low[d] + i`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -280,9 +280,9 @@ pub struct TensorRegion {
     /// How the tensor is split.
     #[serde(rename = "place")]
     pub distribution: Distribution,
-    /// Width of the halo or padding below the owned region, per dim.
+    /// Width of the halo or padding below the owned region, per dim; negative where a chunk begins inside that region.
     #[serde(rename = "low")]
-    pub halo_low: [usize; 5],
+    pub halo_low: [i64; 5],
     /// Whether the rank computes the halo itself, redundantly with its owners: no message brings it, and
     /// its gradient is that of the copy.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -290,12 +290,19 @@ pub struct TensorRegion {
 }
 
 impl TensorRegion {
+    /// Elements of a buffer of this extent below and above the owned region of this length along a dim.
+    pub fn around(&self, dim: usize, extent: usize, owned: usize) -> [usize; 2] {
+        let low = self.halo_low[dim];
+        let high = extent as i64 - low - owned as i64;
+        [low, high].map(|width| usize::try_from(width).unwrap_or(0))
+    }
+
     /// The global region of a view of this buffer on the rank at `coord`.
     pub fn region(&self, view: &View, mesh: &Mesh, coord: &Coord) -> Region {
         let owned = self.distribution.owned(mesh, coord);
         let mut region = view.region();
         for dim in 0..5 {
-            region.0[dim] = region.0[dim].shift(owned.0[dim].start - self.halo_low[dim] as i64);
+            region.0[dim] = region.0[dim].shift(owned.0[dim].start - self.halo_low[dim]);
         }
         region
     }

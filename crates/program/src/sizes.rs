@@ -155,15 +155,15 @@ impl Sizes<'_, '_> {
 
     fn tensor(&mut self, at: &dyn Fn() -> String, tensor: &TensorRegion) {
         self.distribution(at, &tensor.distribution);
-        self.halo_low(at, &tensor.halo_low);
+        self.halo_low(at, &tensor.halo_low.map(i64::unsigned_abs));
     }
 
-    fn halo_low(&mut self, at: &dyn Fn() -> String, halo_low: &[usize; 5]) {
+    fn halo_low(&mut self, at: &dyn Fn() -> String, halo_low: &[u64; 5]) {
         for &halo_low in halo_low {
             self.most(
                 at,
                 "elements before its part",
-                halo_low as u128,
+                u128::from(halo_low),
                 ELEMENTS_MAX,
             );
         }
@@ -227,7 +227,7 @@ impl Sizes<'_, '_> {
         }
         if let Some((distribution, halo_low)) = descriptor.distribution {
             self.distribution(at, distribution);
-            self.halo_low(at, halo_low);
+            self.halo_low(at, &halo_low.map(|low| low as u64));
         }
     }
 

@@ -198,10 +198,8 @@ fn random_branches(draws: &mut Draws, graph: &Graph) -> (Strategy, usize) {
         strategy.layers.push(LayerChoice {
             from: graph.nodes[first].name.clone(),
             to: graph.nodes[last].name.clone(),
-            dims: [None; 6],
-            recompute: None,
-            halo: None,
             branches: Some(branches),
+            ..LayerChoice::default()
         });
     }
     if draws.one_in(4) {

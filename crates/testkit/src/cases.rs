@@ -2,6 +2,8 @@
 
 mod borders;
 
+mod chunked;
+
 mod gates;
 
 mod resampling;
@@ -10,6 +12,7 @@ mod tokens;
 
 mod wide;
 
+pub use chunked::random_chunked_case;
 pub use tokens::random_token_case;
 pub use wide::random_wide_case;
 
@@ -137,10 +140,8 @@ fn group(draws: &mut Draws, graph: &Graph, strategy: &mut Strategy) {
         strategy.layers.push(LayerChoice {
             from: graph.nodes[first].name.clone(),
             to: graph.nodes[last].name.clone(),
-            dims: [None; 6],
-            recompute: None,
             halo: Some(Halo::Grouped),
-            branches: None,
+            ..LayerChoice::default()
         });
         first = last + 1 + draws.pick(&[0, 0, 1, 2]);
     }
@@ -149,10 +150,8 @@ fn group(draws: &mut Draws, graph: &Graph, strategy: &mut Strategy) {
         strategy.layers.push(LayerChoice {
             from: alone.clone(),
             to: alone.clone(),
-            dims: [None; 6],
-            recompute: None,
             halo: Some(Halo::Own),
-            branches: None,
+            ..LayerChoice::default()
         });
     }
 }
@@ -196,9 +195,7 @@ fn layers_apart(draws: &mut Draws, graph: &Graph, batch: usize, extents: [usize;
             from: graph.nodes[first].name.clone(),
             to: graph.nodes[last].name.clone(),
             dims,
-            recompute: None,
-            halo: None,
-            branches: None,
+            ..LayerChoice::default()
         });
     }
     strategy.overlap = !draws.one_in(4);
@@ -223,10 +220,8 @@ pub(crate) fn random_block(draws: &mut Draws, graph: &Graph) -> LayerChoice {
     LayerChoice {
         from: graph.nodes[first].name.clone(),
         to: graph.nodes[last].name.clone(),
-        dims: [None; 6],
         recompute: Some(true),
-        halo: None,
-        branches: None,
+        ..LayerChoice::default()
     }
 }
 

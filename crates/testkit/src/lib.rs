@@ -40,8 +40,8 @@ pub use any_case::{OPTIMIZERS, any_random_case, random_saving_case};
 pub use bench::{Bench, KernelOutput};
 pub use branched::random_branched_case;
 pub use cases::{
-    Case, random_case, random_encoder_decoder, random_grouped_case, random_layer_case,
-    random_token_case, random_wide_case,
+    Case, random_case, random_chunked_case, random_encoder_decoder, random_grouped_case,
+    random_layer_case, random_token_case, random_wide_case,
 };
 pub use compare::{assert_like_one_rank, distance, mismatch};
 pub use counting::{CountedCase, CountingAllocator};

@@ -150,8 +150,6 @@ fn random_choice(draws: &mut Draws, graph: &Graph, strategy: &Strategy) -> Layer
         from: graph.nodes[first].name.clone(),
         to: graph.nodes[last].name.clone(),
         dims,
-        recompute: None,
-        halo: None,
-        branches: None,
+        ..LayerChoice::default()
     }
 }

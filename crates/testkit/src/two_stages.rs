@@ -66,10 +66,7 @@ fn random_strategy(draws: &mut Draws, graph: &Graph) -> Strategy {
     let choice = |from: String, to: String| LayerChoice {
         from,
         to,
-        dims: [None; 6],
-        recompute: None,
-        halo: None,
-        branches: None,
+        ..LayerChoice::default()
     };
     let is_split = |axis: &Axis| [first, second].iter().any(|mesh| mesh[axis.index()] > 1);
     let axes: Vec<Axis> = AXES.into_iter().filter(is_split).collect();

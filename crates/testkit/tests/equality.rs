@@ -6,10 +6,10 @@ use partita_graph::{Op, ParameterRole};
 use partita_lower::Strategy;
 use partita_program::{Dtype, Optimizer};
 use partita_testkit::{
-    Case, Outcome, Setup, mismatch, random_branched_case, random_case, random_encoder_decoder,
-    random_grouped_case, random_layer_case, random_saving_case, random_sequence_case,
-    random_staged_case, random_tied_case, random_token_case, random_two_stage_case,
-    reference_kernels, run, seeds,
+    Case, Outcome, Setup, mismatch, random_branched_case, random_case, random_chunked_case,
+    random_encoder_decoder, random_grouped_case, random_layer_case, random_saving_case,
+    random_sequence_case, random_staged_case, random_tied_case, random_token_case,
+    random_two_stage_case, reference_kernels, run, seeds,
 };
 
 /// Whether training has gone astray.
@@ -132,6 +132,11 @@ fn every_axis_equals_one_rank_in_f64() {
 #[test]
 fn groups_with_one_wide_halo_equal_one_rank_in_f64() {
     compare(300, random_grouped_case);
+}
+
+#[test]
+fn blocks_in_chunks_equal_one_rank_in_f64() {
+    compare(210, random_chunked_case);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod averages;
 mod buckets;
+mod chunks;
 mod classes;
 mod descriptors;
 mod divisors;

@@ -98,7 +98,7 @@ fn owners(case: &Case<'_>, tensor: &TensorRegion, coord: &Coord, region: &Region
     let mut coords = vec![there];
     for dim in 0..5 {
         let axes = distribution.axes[dim];
-        let global = region.0[dim].shift(owned.0[dim].start - tensor.halo_low[dim] as i64);
+        let global = region.0[dim].shift(owned.0[dim].start - tensor.halo_low[dim]);
         let has_some = |&part: &usize| {
             let owned = distribution.part(mesh, dim, part);
             owned.touches(&global)
@@ -122,40 +122,69 @@ fn owners(case: &Case<'_>, tensor: &TensorRegion, coord: &Coord, region: &Region
         .collect()
 }
 
-/// Whether a rank's data gradient of a layer covers every input of the rank's outputs.
+/// Whether a rank's data gradients of a layer cover every input of the rank's outputs: the first one all of them, or, of
+/// redundant copies, which may be slabs, all together.
 fn reaches_all(case: &Case<'_>, rank: Rank, layer: &str) -> bool {
     let class = case.class_of(rank);
     let body: &Body = &case.program.bodies[class];
     let of_layer = body.tasks.iter().filter(|task| task.origin.layer == layer);
-    let found = of_layer.into_iter().find_map(|task| match &task.work {
+    let mut found = of_layer.filter_map(|task| match &task.work {
         Work::Compute { kernel, .. } => data_gradient(kernel),
         Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => None,
     });
-    let Some(DataGradient { dy, dx, window }) = found else {
-        return false;
-    };
-    let Window { taps, shift, .. } = window;
-    let (Some(dy_tensor), Some(dx_tensor)) = (case.tensor(class, dy), case.tensor(class, dx))
-    else {
-        return false;
-    };
     let coord = &case.program.mesh.coord(rank);
-    let outputs = dy_tensor.distribution.owned(&case.program.mesh, coord);
+    let Some(first) = found.next() else {
+        return false;
+    };
+    let Some(tensor) = case.tensor(class, first.dy) else {
+        return false;
+    };
+    let outputs = tensor.distribution.owned(&case.program.mesh, coord);
+    if outputs.is_empty() {
+        return true;
+    }
+    let mut open = vec![outputs];
+    for one in std::iter::once(first).chain(found.filter(|_| tensor.redundant)) {
+        if let Some(reached) = outputs_reached(case, class, coord, &one) {
+            open = open
+                .iter()
+                .flat_map(|region| region.minus(&reached))
+                .collect();
+        }
+    }
+    open.is_empty()
+}
+
+/// The owned outputs all of whose inputs a data gradient covers.
+fn outputs_reached(
+    case: &Case<'_>,
+    class: usize,
+    coord: &Coord,
+    DataGradient { dy, dx, window }: &DataGradient<'_>,
+) -> Option<Region> {
+    let Window { taps, shift, .. } = window;
+    let (dy_tensor, dx_tensor) = (case.tensor(class, dy)?, case.tensor(class, dx)?);
+    let mut outputs = dy_tensor.distribution.owned(&case.program.mesh, coord);
     let inputs = dx_tensor.region(dx, &case.program.mesh, coord);
     let read = dy_tensor.region(dy, &case.program.mesh, coord);
-    (0..3).all(|dim| {
-        let own = outputs.0[dim + 1];
-        if outputs.is_empty() {
-            return true;
-        }
+    for dim in 0..3 {
+        let own = &mut outputs.0[dim + 1];
+        let (inputs, read) = (inputs.0[dim + 1], read.0[dim + 1]);
         // Input i of dx belongs to output o of dy and tap k if i + shift = o * stride + k * dilation.
         let stride = taps.stride[dim] as i64;
-        let at = |output: i64| {
-            (output - read.0[dim + 1].start) * stride - shift[dim] + inputs.0[dim + 1].start
-        };
+        let by = inputs.start - read.start * stride - shift[dim];
         let span = ((taps.kernel[dim] - 1) * taps.dilation[dim]) as i64;
-        let reach = Interval::new(at(own.start), at(own.end - 1) + span + 1);
-        let exists = Interval::all(dx_tensor.distribution.shape[dim + 1]);
-        inputs.0[dim + 1].holds(&reach.intersect(&exists))
-    })
+        let (mut start, mut end) = (own.start, own.end);
+        if inputs.start > 0 {
+            start = start.max(-(by - inputs.start).div_euclid(stride));
+        }
+        if inputs.end < dx_tensor.distribution.shape[dim + 1] as i64 {
+            end = end.min((inputs.end - span - 1 - by).div_euclid(stride) + 1);
+        }
+        if start >= end {
+            return None;
+        }
+        *own = Interval::new(start, end);
+    }
+    Some(outputs)
 }

@@ -156,14 +156,13 @@ impl Uses {
         let distribution = tensor.distribution;
         let owned = distribution.owned(&case.program.mesh, &case.coords[class]);
         for dim in (0..5).filter(|&dim| !distribution.axes[dim].is_empty()) {
-            let before = tensor.halo_low[dim];
-            let after = buffer.dims[dim].saturating_sub(before + owned.0[dim].len());
-            if before + after > 0 {
+            let around = tensor.around(dim, buffer.dims[dim], owned.0[dim].len());
+            if around != [0, 0] {
                 self.rooms.insert(Room {
                     part: Part::along(&distribution, dim),
                     first: distribution.split_range(dim).start,
                     extent: distribution.shape[dim] as i64,
-                    around: [before, after],
+                    around,
                 });
             }
         }

@@ -426,7 +426,7 @@ impl Memory<'_, '_> {
         let tensor = buffer.tensor.as_ref()?;
         let coord = &self.case.coords[self.class];
         let owned = tensor.distribution.owned(&self.case.program.mesh, coord);
-        let by = std::array::from_fn(|dim| tensor.halo_low[dim] as i64 - owned.0[dim].start);
+        let by = std::array::from_fn(|dim| tensor.halo_low[dim] - owned.0[dim].start);
         Some((tensor, owned.shift(by), by))
     }
 

@@ -3,10 +3,11 @@
 use crate::geometry::Geometry;
 use crate::network::{Layer, LayerId, Network};
 use crate::redistribute::{Movement, movements};
+use crate::slabs::Block;
 use crate::storage::Storages;
 use crate::windows::{contributors, resampling, transposed_window, window};
 use partita_program::{Distribution, ProgramKind};
-use partita_space::{AxisList, AxisSet, Coord, Interval, Mesh};
+use partita_space::{AxisList, AxisSet, Coord, Interval, Mesh, Resampling};
 
 /// A step of a redistribution, and the distributions before and after it.
 pub(super) type MovementOf = (Movement, [Distribution; 2]);
@@ -182,6 +183,50 @@ impl Bundle<'_> {
         signature
     }
 
+    /// What each slab of a block has of its tensors, and how resamplings lie in it.
+    pub fn slabs(
+        &self,
+        coord: &Coord,
+        network: &Network,
+        storages: &Storages,
+        block: &Block,
+    ) -> Signature {
+        let mut signature = Signature::default();
+        let of = |id: LayerId, dim: usize| {
+            let geometry = storages.of(id).present(network);
+            let part = self.mesh.part_index(geometry.distribution.axes[dim], coord);
+            let line = &geometry.row(dim).lines()[part];
+            let extent = Interval::all(geometry.distribution.shape[dim]);
+            [line.owned, line.held.intersect(&extent)]
+        };
+        let start = |id: LayerId, dim: usize| of(id, dim)[0].start;
+        for dim in 1..4 {
+            let count = if dim == block.chunks.dim {
+                block.chunks.count
+            } else {
+                1
+            };
+            for number in 0..count {
+                for (id, line) in block.lines(network, number, dim, |id| of(id, dim)) {
+                    let layer = network.layer(id);
+                    let extent = Interval::all(layer.distribution.shape[dim]);
+                    let held = [line.value, line.around];
+                    let inside = held.map(|held| held.intersect(&extent));
+                    let all = [&[line.computed], &held[..], &inside[..]].concat();
+                    signature.push(start(id, dim), &all);
+                    if let Some(map) = resampling(network, layer, dim) {
+                        let input = layer.inputs[0];
+                        let extent = network.layer(input).distribution.shape[dim];
+                        let reads = map.inputs_of(&line.computed, extent);
+                        signature.push(start(input, dim), &[reads]);
+                        signature.map(&map.local(line.computed.start, reads.start));
+                    }
+                }
+            }
+        }
+        signature
+    }
+
     /// Where windows lie between a layer and its input.
     pub fn slides(
         &self,
@@ -206,11 +251,7 @@ impl Bundle<'_> {
                 let local = map.local(computed.start, reads.start);
                 signature.push(input.start, &[reads]);
                 signature.push(output.start, &[computed]);
-                signature.numbers.extend([
-                    local.numerator as i64,
-                    local.denominator as i64,
-                    local.shift,
-                ]);
+                signature.map(&local);
                 continue;
             }
             let transposed = transposed_window(layer, dim);
@@ -250,6 +291,11 @@ impl Signature {
             common if common.is_empty() => self.numbers.extend([0, 0]),
             common => self.push(own.start, &[common]),
         }
+    }
+
+    fn map(&mut self, map: &Resampling) {
+        let numbers = [map.numerator as i64, map.denominator as i64, map.shift];
+        self.numbers.extend(numbers);
     }
 
     /// Nothing lies anywhere.

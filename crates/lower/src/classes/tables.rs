@@ -61,6 +61,10 @@ impl<'m> Tables<'m> {
                 }
             }
         }
+        for block in storages.blocks.values() {
+            let slabs = colors(&|coord| bundle.slabs(coord, network, storages, block));
+            self.put(None, bundle.axes, slabs);
+        }
         for (index, layer) in network.layers.iter().enumerate() {
             if let Step::Move = layer.step {
                 for (movement, [from, to]) in bundle.movements(network, layer) {

@@ -3,6 +3,7 @@
 use crate::body::{Builder, TensorBuffer};
 use crate::exchange::scatter_halo;
 use crate::network::{LayerId, Network};
+use crate::slabs::{Part, Slab};
 use crate::step_plan::StepPlan;
 use crate::storage::Storages;
 use partita_program::{Phase, Role, View};
@@ -21,6 +22,8 @@ pub(crate) struct ActivationGradients<'a> {
     network: &'a Network,
     storages: &'a Storages,
     of: Vec<Option<GradientBuffer>>,
+    /// The slab of a block in chunks that is computed now.
+    slab: Option<Slab>,
 }
 
 impl<'a> ActivationGradients<'a> {
@@ -31,7 +34,39 @@ impl<'a> ActivationGradients<'a> {
             network,
             storages,
             of: vec![None; storages.all.len()],
+            slab: None,
         }
+    }
+
+    /// Begins with a slab.
+    pub fn enter_slab(&mut self, slab: Slab) {
+        self.slab = Some(slab);
+    }
+
+    /// What belongs to the slab of a whole copy.
+    pub fn of_exit(&self, id: LayerId) -> Region {
+        let slab = self.slab.as_ref();
+        slab.map(|slab| slab.of_exit(id)).unwrap_or_default()
+    }
+
+    /// Ends with the slab, and lets go of the gradients of these tensors.
+    pub fn leave_slab(&mut self, inner: &[LayerId]) {
+        self.slab = None;
+        for id in inner {
+            self.of[self.storages.of[id.0]] = None;
+        }
+    }
+
+    /// What the slab has of a storage, if that is of its block.
+    pub fn slab_part(&self, storage: usize) -> Option<Part> {
+        let members = &self.storages.all[storage].members;
+        let slab = self.slab.as_ref()?;
+        // Layers in place read and write the same positions.
+        let (first, last) = (slab.part(members[0])?, slab.part(*members.last()?)?);
+        Some(Part {
+            around: first.around,
+            ..*last
+        })
     }
 
     /// The buffer of a gradient that has one.
@@ -52,9 +87,7 @@ impl<'a> ActivationGradients<'a> {
         let held = state.held;
         let mut accumulate = true;
         if !state.written {
-            let storage = self.storages.of(id);
-            let all = storage.partial.held(&builder.coord);
-            let inside = all.intersect(&self.partial_reach(builder, id, &all));
+            let inside = self.partial_inside(builder, id);
             if region.holds(&inside) {
                 accumulate = false;
             } else {
@@ -66,16 +99,20 @@ impl<'a> ActivationGradients<'a> {
         (held.view(region), accumulate)
     }
 
-    /// The part of `all` that can receive contributions: all but zero padding.
-    fn partial_reach(&self, builder: &Builder<'_>, id: LayerId, all: &Region) -> Region {
+    /// What can receive contributions: all but zero padding.
+    fn partial_inside(&self, builder: &Builder<'_>, id: LayerId) -> Region {
+        if let Some(part) = self.slab_part(self.storages.of[id.0]) {
+            return part.computed;
+        }
         let geometry = &self.storages.of(id).partial;
-        let mut reach = *all;
+        let all = geometry.held(&builder.coord);
+        let mut reach = all;
         for dim in 0..5 {
             let line = geometry.lines_at(&builder.coord)[dim];
             let pieces = line.pieces.iter();
             reach.0[dim] = pieces.fold(line.owned, |hull, piece| hull.hull(&piece.at));
         }
-        reach
+        all.intersect(&reach)
     }
 
     fn mark_written(&mut self, id: LayerId) {
@@ -94,7 +131,11 @@ impl<'a> ActivationGradients<'a> {
         let storage = &self.storages.all[index];
         let coord = builder.coord;
         // The hull by dims, since an empty owned part still has a position.
-        let (partial, around) = (storage.partial.held(&coord), storage.around.held(&coord));
+        let part = self.slab_part(index);
+        let (partial, around) = match part {
+            Some(part) => (part.computed, part.around),
+            None => (storage.partial.held(&coord), storage.around.held(&coord)),
+        };
         let mut region = partial;
         for dim in 0..5 {
             region.0[dim].start = partial.0[dim].start.min(around.0[dim].start);
@@ -110,7 +151,7 @@ impl<'a> ActivationGradients<'a> {
             distribution,
             region,
         );
-        builder.set_redundant(held, storage.inner);
+        builder.set_redundant(held, storage.inner || part.is_some());
         let state = GradientBuffer {
             held,
             written: false,
@@ -126,18 +167,14 @@ impl<'a> ActivationGradients<'a> {
         let storage = self.storages.of(id);
         let layer = self.network.layer(id).name.clone();
         let owned = builder.owned(&self.network.layer(id).distribution);
+        let part = self.slab_part(self.storages.of[id.0]);
         if !state.written {
-            let all = storage.partial.held(&builder.coord);
-            let inside = all.intersect(&self.partial_reach(builder, id, &all));
-            builder.fill(
-                &layer,
-                Phase::Backward,
-                state.held.view(&inside.hull(&owned)),
-                0.0,
-            );
+            let inside = self.partial_inside(builder, id);
+            let all = part.map_or_else(|| inside.hull(&owned), |_| inside);
+            builder.fill(&layer, Phase::Backward, state.held.view(&all), 0.0);
             self.mark_written(id);
         }
-        if !storage.inner {
+        if !storage.inner && part.is_none() {
             scatter_halo(
                 builder,
                 &layer,

@@ -57,7 +57,7 @@ impl<'a> ParameterGradients<'a> {
                     if plan.parameter(parameter).is_trained() {
                         *uses
                             .entry((parameter, layer.distribution.submesh, axes))
-                            .or_default() += 1;
+                            .or_default() += layer.chunks.map_or(1, |chunks| chunks.count);
                     }
                 }
             }

@@ -151,7 +151,7 @@ impl Layout<'_> {
     }
 }
 
-fn kind(op: &Op) -> &'static str {
+pub(super) fn kind(op: &Op) -> &'static str {
     match op {
         Op::Input => "the input",
         Op::Features => "the features",

@@ -191,6 +191,48 @@ impl Search<'_> {
         })
     }
 
+    /// Blocks in chunks cut around each layer that cannot be computed so, and in as many chunks as there are positions.
+    pub fn other_chunks(&self, error: &StrategyError) -> Option<Choice> {
+        let graph = self.checks.graph;
+        self.repeated(error, |strategy, error| {
+            let (StrategyError::Chunks { layer, .. } | StrategyError::ManyChunks { layer, .. }) =
+                error
+            else {
+                return None;
+            };
+            let id = graph.find(layer)?.0;
+            let ids = |choice: &LayerChoice| layers(graph, strategy, choice).ok();
+            let is_meant = |choice: &LayerChoice| {
+                choice.is_chunked() && ids(choice).is_some_and(|ids| ids.contains(&id))
+            };
+            let at = strategy.layers.iter().rposition(is_meant)?;
+            let mut strategy = strategy.clone();
+            let choice = strategy.layers.remove(at);
+            if let StrategyError::ManyChunks { most, .. } = error {
+                let chunks = Some(*most).filter(|&chunks| chunks > 1)?;
+                strategy.layers.insert(
+                    at,
+                    LayerChoice {
+                        chunks: Some(chunks),
+                        ..choice
+                    },
+                );
+                return Some(strategy);
+            }
+            let ids = layers(graph, &strategy, &choice).ok()?;
+            let (first, last) = (*ids.first()?, *ids.last()?);
+            let start = graph.layer_start(id);
+            let before = (first < start).then(|| (first, start - 1));
+            let after = (id < last).then_some((id + 1, last));
+            for (from, to) in [after, before].into_iter().flatten() {
+                let mut rest = choice.clone();
+                self.narrow(&mut rest, from, to);
+                strategy.layers.insert(at, rest);
+            }
+            (ids.len() == last + 1 - first).then_some(strategy)
+        })
+    }
+
     /// Without the axes of a dim that a layer cannot split, or that split nothing.
     pub fn unsplit(&self, error: &StrategyError) -> Option<Choice> {
         self.repeated(error, |strategy, error| {
@@ -210,6 +252,7 @@ impl Search<'_> {
                     strategy.layers.retain(|choice| {
                         let is_split = choice.dims.iter().any(Option::is_some);
                         let is_set = choice.recompute.is_some() || choice.halo.is_some();
+                        let is_set = is_set || choice.chunks.is_some();
                         is_split || is_set || choice.branches.is_some()
                     });
                 }

@@ -156,7 +156,7 @@ pub enum StrategyError {
     #[error(
         "strategy `{text}`: `{word}` cannot be set for layers{}",
         Help::possible(
-            "recompute=on|off, halo=own|grouped, branches=2|[3|1]|off, and DIM=AXES with a dim of N, D, H, W, C or F \
+            "recompute=on|off, halo=own|grouped, chunks=number, branches=2|[3|1]|off, and DIM=AXES with a dim of N, D, H, W, C or F \
              and axes such as `depth`, `filter+channel` or `-` for none"
         )
     )]
@@ -244,13 +244,49 @@ pub enum StrategyError {
         /// The other dim.
         second: &'static str,
     },
-    /// A layer in two recomputation blocks.
-    #[error("strategy `{strategy}`: `{layer}` is in two blocks with recompute=on")]
+    /// A layer in two blocks that are recomputed.
+    #[error("strategy `{strategy}`: `{layer}` is in two blocks with recompute=on or chunks")]
     TwoBlocks {
         /// The strategy.
         strategy: String,
         /// The layer.
         layer: String,
+    },
+    /// A layer that cannot be computed in chunks.
+    #[error(
+        "strategy `{strategy}`: {kind} `{layer}` cannot be computed in chunks, {reason}{}",
+        Help::possible(
+            "convolutions without periodic padding, poolings, resamplings, activations, sums, products, \
+             concatenations and slices, all with one split"
+        )
+    )]
+    Chunks {
+        /// The strategy.
+        strategy: String,
+        /// `the pooling`.
+        kind: &'static str,
+        /// The layer.
+        layer: String,
+        /// Why.
+        reason: &'static str,
+    },
+    /// More chunks than positions.
+    #[error(
+        "strategy `{strategy}`: `{layer}` has {positions} position(s) on a rank along the dim of its chunks, which \
+         cannot be computed in {chunks} chunks{}",
+        Help::possible(format_args!("1 to {most}"))
+    )]
+    ManyChunks {
+        /// The strategy.
+        strategy: String,
+        /// The last layer of the block.
+        layer: String,
+        /// Positions on each rank.
+        positions: usize,
+        /// The limit.
+        most: usize,
+        /// The requested value.
+        chunks: usize,
     },
     /// A dim that a layer cannot split.
     #[error(

@@ -1,5 +1,7 @@
 //! The text form of a strategy.
 
+use super::values::{BUCKET_MAX, unknown_value, whole_size};
+use super::workspace::{TOTAL, WORKSPACE, limit};
 use super::{
     BatchNormStatistics, Branches, Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, StageChoice,
     Strategy, StrategyError, WorkspaceLimit,
@@ -9,9 +11,6 @@ use partita_space::limits::MICRO_BATCHES_MAX;
 use partita_space::{AXES, Axis, AxisList, AxisSet, Bytes, UnitTable, near, nearest};
 use std::fmt;
 use std::str::FromStr;
-
-/// The largest bucket: beyond the parameters of any network that is trained so.
-const BUCKET_MAX: Bytes = Bytes(1 << 40);
 
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,15 +80,6 @@ impl Strategy {
     }
 }
 
-/// A size with the largest binary unit of which it is a multiple.
-fn whole_size(bytes: Bytes) -> String {
-    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter();
-    let is_multiple = |power: u32| bytes.0 > 0 && bytes.0.trailing_zeros() >= power;
-    let mut fitting = units.filter(|&(_, power)| is_multiple(power));
-    let (name, power) = fitting.next().unwrap_or(("B", 0));
-    format!("{}{name}", bytes.0 >> power)
-}
-
 /// Text of the axes of extent above 1.
 fn extents(extents: &[usize; 7]) -> Vec<String> {
     AXES.into_iter()
@@ -149,7 +139,8 @@ impl fmt::Display for LayerChoice {
                 format!("branches=[{}]", sizes.join("|"))
             }
         });
-        let words = words.chain(again).chain(halo).chain(branches);
+        let chunks = self.chunks.map(|chunks| format!("chunks={chunks}"));
+        let words = words.chain(again).chain(halo).chain(chunks).chain(branches);
         f.write_str(&words.collect::<Vec<_>>().join(","))
     }
 }
@@ -321,59 +312,6 @@ impl Reader<'_> {
     }
 }
 
-/// The limit of each kernel.
-const WORKSPACE: &str = "workspace";
-/// The limit of all kernels together.
-const TOTAL: &str = "workspace_total";
-
-/// The value in the text of a strategy.
-impl fmt::Display for WorkspaceLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Live => f.write_str("live"),
-            Self::Off => f.write_str("off"),
-            Self::Kernel(bytes) | Self::Total(bytes) => f.write_str(&whole_size(*bytes)),
-        }
-    }
-}
-
-/// A limit of workspaces.
-fn limit(text: &str, name: &str, value: &str) -> Result<WorkspaceLimit, StrategyError> {
-    let words = [("live", WorkspaceLimit::Live), ("off", WorkspaceLimit::Off)];
-    let is_each = name == WORKSPACE;
-    let word = words
-        .into_iter()
-        .find(|(word, _)| is_each && *word == value);
-    if let Some((_, limit)) = word {
-        return Ok(limit);
-    }
-    let given = UnitTable::BYTES.parse(value);
-    let is_whole =
-        |bytes: &f64| bytes.fract() == 0.0 && (0.0..=BUCKET_MAX.0 as f64).contains(bytes);
-    if let Some(bytes) = given.filter(is_whole) {
-        let limit = if is_each {
-            WorkspaceLimit::Kernel
-        } else {
-            WorkspaceLimit::Total
-        };
-        return Ok(limit(Bytes(bytes as u64)));
-    }
-    let others = if is_each { ", or live or off" } else { "" };
-    let possible = format!(
-        "a size with its unit, from 0B to {}{others}",
-        whole_size(BUCKET_MAX)
-    );
-    // A number without a unit is taken for MiB.
-    let given = given.or_else(|| Some(value.parse::<f64>().ok()? * f64::from(1 << 20)));
-    let meant = match given {
-        Some(bytes) if bytes >= 0.0 => whole_size(Bytes((bytes.round() as u64).min(BUCKET_MAX.0))),
-        Some(_) | None => "64MiB".to_owned(),
-    };
-    let word = near(value, words.map(|(word, _)| word)).filter(|_| given.is_none() && is_each);
-    let meant = word.map_or(meant, str::to_owned);
-    Err(unknown_value(text, (name, value), &possible, meant))
-}
-
 /// A size, or `off`.
 fn size(text: &str, name: &str, value: &str) -> Result<Bytes, StrategyError> {
     if value == "off" {
@@ -462,6 +400,7 @@ fn extent(text: &str, extents: &mut [usize; 7], word: &str) -> Result<(), Strate
     let of_layers = [
         ("halo", "conv1..conv4: halo=grouped"),
         ("recompute", "conv1..pool3: recompute=on"),
+        ("chunks", "conv1..pool1: chunks=8"),
     ];
     if let Some((_, example)) = of_layers.into_iter().find(|(key, _)| *key == name) {
         return Err(StrategyError::OfLayers {
@@ -575,10 +514,7 @@ fn layer_choice(
     let mut choice = LayerChoice {
         from: from.to_owned(),
         to: to.to_owned(),
-        dims: [None; 6],
-        recompute: None,
-        halo: None,
-        branches: None,
+        ..LayerChoice::default()
     };
     for word in outside(words, ',').into_iter().map(str::trim) {
         let form = || StrategyError::LayerForm {
@@ -598,6 +534,13 @@ fn layer_choice(
             let all = [Halo::Own, Halo::Grouped];
             let halo = one_of(text, (name, value), &all, Halo::name)?;
             if choice.halo.replace(halo).is_some() {
+                return Err(twice(text, name));
+            }
+            continue;
+        }
+        if name == "chunks" {
+            let chunks = counted(text, name, value, MICRO_BATCHES_MAX)?;
+            if choice.chunks.replace(chunks).is_some() {
                 return Err(twice(text, name));
             }
             continue;
@@ -673,21 +616,6 @@ fn twice(text: &str, name: &str) -> StrategyError {
     StrategyError::Twice {
         text: text.to_owned(),
         name: name.to_owned(),
-    }
-}
-
-/// A setting with a value that it does not take.
-fn unknown_value(
-    text: &str,
-    (name, value): (&str, &str),
-    possible: &str,
-    nearest: impl fmt::Display,
-) -> StrategyError {
-    StrategyError::Value {
-        text: text.to_owned(),
-        word: format!("{name}={value}"),
-        possible: possible.to_owned(),
-        nearest: format!("{name}={nearest}"),
     }
 }
 

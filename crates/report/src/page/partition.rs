@@ -329,8 +329,7 @@ fn halo(program: &Program, is_meant: impl Fn(&Buffer) -> bool) -> [[usize; 2]; 5
             );
             for dim in 1..4 {
                 if mesh.group_size(tensor.distribution.axes[dim].set()) > 1 {
-                    let low = tensor.halo_low[dim];
-                    let high = buffer.dims[dim].saturating_sub(low + owned.0[dim].len());
+                    let [low, high] = tensor.around(dim, buffer.dims[dim], owned.0[dim].len());
                     widest[dim] = [widest[dim][0].max(low), widest[dim][1].max(high)];
                 }
             }
