@@ -210,7 +210,11 @@ impl Search<'_> {
             StrategyError::TwoBlocks { .. } => {
                 let is_one =
                     |choice: &LayerChoice| choice.recompute == Some(true) || choice.is_chunked();
-                vec![self.apart(error, &is_one)]
+                // Chunks are computed again anyway.
+                let mut chunked = self.strategy.clone();
+                let both = chunked.layers.iter_mut().filter(|one| one.is_chunked());
+                both.for_each(|one| one.recompute = None);
+                vec![self.first_of([chunked]), self.apart(error, &is_one)]
             }
             StrategyError::Chunks { .. } | StrategyError::ManyChunks { .. } => {
                 vec![self.other_chunks(error)]

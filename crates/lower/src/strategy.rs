@@ -162,6 +162,16 @@ impl LayerChoice {
         self.chunks.is_some_and(|chunks| chunks > 1)
     }
 
+    /// Whether it sets anything.
+    pub fn is_any_set(&self) -> bool {
+        let layers = Self {
+            from: self.from.clone(),
+            to: self.to.clone(),
+            ..Self::default()
+        };
+        *self != layers
+    }
+
     /// The range of layers, in the text form.
     pub fn layers(&self) -> String {
         if self.from == self.to && !self.from.is_empty() {

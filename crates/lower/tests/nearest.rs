@@ -162,7 +162,7 @@ fn layers_have_the_names_that_the_model_has() {
 }
 
 /// Strategies, mini-batches, and what is wrong with them.
-const REFUSED: [(&str, usize, &str); 39] = [
+const REFUSED: [(&str, usize, &str); 41] = [
     ("micro=2,stages=[1|1],schedule=gems*1000000", 2, "Value"),
     ("micro=2,stages=[1|1],schedule=gems*0", 2, "Value"),
     ("micro=2,stages=[1|1],schedule=gems*16384", 2, "Value"),
@@ -236,6 +236,8 @@ const REFUSED: [(&str, usize, &str); 39] = [
     ),
     ("width=2; ..a1: chunks=2000", 2, "ManyChunks"),
     ("width=2; c1..a1: chunks=200", 2, "ManyChunks"),
+    ("width=8; c1..a1: chunks=2", 2, "ManyChunks"),
+    ("width=2; c1..a1: chunks=2,recompute=on", 2, "TwoBlocks"),
     ("data=1; c1..: chunks=2", 2, "Chunks"),
     (
         "width=2; c1..c2: halo=grouped; a1..a2: halo=grouped",

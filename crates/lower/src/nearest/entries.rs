@@ -209,14 +209,11 @@ impl Search<'_> {
             let mut strategy = strategy.clone();
             let choice = strategy.layers.remove(at);
             if let StrategyError::ManyChunks { most, .. } = error {
-                let chunks = Some(*most).filter(|&chunks| chunks > 1)?;
-                strategy.layers.insert(
-                    at,
-                    LayerChoice {
-                        chunks: Some(chunks),
-                        ..choice
-                    },
-                );
+                let chunks = Some(*most).filter(|&chunks| chunks > 1);
+                let other = LayerChoice { chunks, ..choice };
+                if other.is_any_set() {
+                    strategy.layers.insert(at, other);
+                }
                 return Some(strategy);
             }
             let ids = layers(graph, &strategy, &choice).ok()?;
@@ -249,12 +246,7 @@ impl Search<'_> {
                             strategy.layers[at].dims[dim] = None;
                         }
                     }
-                    strategy.layers.retain(|choice| {
-                        let is_split = choice.dims.iter().any(Option::is_some);
-                        let is_set = choice.recompute.is_some() || choice.halo.is_some();
-                        let is_set = is_set || choice.chunks.is_some();
-                        is_split || is_set || choice.branches.is_some()
-                    });
+                    strategy.layers.retain(LayerChoice::is_any_set);
                 }
                 StrategyError::Unsplit { layers, axis, .. } => {
                     let axis = Axis::from_name(axis)?;
