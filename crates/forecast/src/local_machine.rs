@@ -735,8 +735,7 @@ fn reads(context: &Context, ranks: usize) -> Result<Vec<TransferTime>, LocalErro
     let read = |_: Rank, turn: usize, bytes: Bytes| {
         let mut values = vec![0u8; bytes.0 as usize];
         let offset = (turn as u64 * 4096) % largest;
-        let read = file.read_exact_at(&mut values, offset);
-        read.map_err(|error| error.to_string())
+        file.read_exact_at(&mut values, offset)
     };
     Ok(measure_load(ranks, &READ_SIZES, &read)?)
 }

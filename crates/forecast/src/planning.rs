@@ -13,7 +13,7 @@ use crate::software::SoftwareError;
 use partita_cluster::LayerPrecision;
 use partita_lower::{LowerError, Strategy, StrategyError};
 use partita_oracle::SimulateError;
-use partita_plan::{BalanceError, PlanError};
+use partita_plan::{BalanceError, LayersError, PlanError};
 use partita_site::kernel_set::devices::DeviceUseError;
 use partita_site::{ErrorKind, Fault};
 use partita_space::Help;
@@ -114,8 +114,8 @@ pub enum PlanningError {
     )]
     PrecisionHere(LayerPrecision),
     /// The closed forms of a strategy cannot be evaluated.
-    #[error("{0}")]
-    ClosedForm(String),
+    #[error(transparent)]
+    ClosedForm(#[from] LayersError),
     /// A program is too large to measure its kernels on this machine.
     #[error(
         "{strategy} needs {needed} on the largest rank, and {memory} are available here to each of {ranks} \

@@ -269,8 +269,7 @@ fn closed(
     let Some(described) = described.filter(|_| training.kind == ProgramKind::Train) else {
         return Ok(None);
     };
-    let form = closed_form(training, &FixedCosts(&*described.costs));
-    let form = form.map_err(PlanningError::ClosedForm)?;
+    let form = closed_form(training, &FixedCosts(&*described.costs))?;
     Ok(form.map(|Form { split, estimate }| ClosedForm {
         strategy: split.name(),
         seconds: estimate.seconds(),

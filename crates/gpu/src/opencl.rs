@@ -185,20 +185,21 @@ fn listed<T: Clone + Default>(
 impl Api {
     /// The library, loaded by the first call, and kept.
     ///
-    /// Errors: why it cannot be used.
-    fn load() -> Result<&'static Self, &'static str> {
-        static API: OnceLock<Result<Api, String>> = OnceLock::new();
+    /// Errors: `Library`.
+    fn load() -> Result<&'static Self, DeviceError> {
+        static API: OnceLock<Result<Api, DeviceError>> = OnceLock::new();
+        let failed = |reason| DeviceError::Library { reason };
         let found = API.get_or_init(|| {
             // SAFETY: the library's own initialization; it is never unloaded.
             let object = unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_LOCAL) };
-            let object = object.map_err(|error| error.to_string())?;
+            let object = object.map_err(|error| failed(error.to_string()))?;
             // SAFETY: of this name there are libraries of OpenCL alone, which keep old functions.
             let api = unsafe { Self::of(&object) };
-            let api = api.map_err(|name| format!("{LIBRARY} lacks {name}"))?;
+            let api = api.map_err(|name| failed(format!("{LIBRARY} lacks {name}")))?;
             std::mem::forget(object);
             Ok(api)
         });
-        found.as_ref().map_err(String::as_str)
+        found.as_ref().map_err(Clone::clone)
     }
 
     fn platforms(&self) -> Result<Vec<PlatformId>, CallError> {
@@ -267,9 +268,7 @@ fn text(mut bytes: Vec<u8>) -> String {
 ///
 /// Errors: there is no OpenCL, or it has no driver.
 pub(crate) fn find() -> Result<Vec<Found>, DeviceError> {
-    let api = Api::load().map_err(|reason| DeviceError::Library {
-        reason: reason.to_owned(),
-    })?;
+    let api = Api::load()?;
     let platforms = api.platforms().map_err(|error| match error.code {
         NO_PLATFORM => DeviceError::Driver,
         _ => DeviceError::of_call(NAME, error),

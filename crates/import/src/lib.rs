@@ -23,6 +23,7 @@ mod network;
 mod onnx;
 mod pt2;
 mod simplify;
+mod strided;
 mod translate;
 mod weights;
 

@@ -195,6 +195,9 @@ pub(crate) enum Padding {
     Same,
 }
 
+/// Most positions of a block along a dim.
+pub(crate) const BLOCK_MAX: usize = 16;
+
 impl Operation {
     /// The contraction of an equation as in `einsum`.
     pub(crate) fn einsum(equation: &str) -> Result<Self, String> {

@@ -11,6 +11,7 @@ use crate::archive::Archive;
 use crate::imported::{Imported, Options};
 use crate::network::{Call, Network};
 use crate::simplify::simplify;
+use crate::strided::{positions, volume};
 use crate::translate::translate;
 use crate::weights::{Element, Weight};
 use crate::{ImportError, Unsupported};
@@ -443,33 +444,17 @@ fn gather(
     shape: &[usize],
     (strides, offset): (&[usize], usize),
 ) -> Option<Vec<f64>> {
-    let count = shape
-        .iter()
-        .try_fold(1usize, |all, &extent| all.checked_mul(extent))?;
+    let count = volume(shape)?;
     // Strides of 0 could ask for any number of elements: as many as a large weight has.
     if count > (bytes.len() / element.bytes()).max(REPEATED_MAX) {
         return None;
     }
-    let mut index = vec![0; shape.len()];
-    let mut values = Vec::with_capacity(count);
-    for _ in 0..count {
-        let steps = index
-            .iter()
-            .zip(strides)
-            .map(|(&index, &stride): (&usize, &usize)| index.checked_mul(stride));
-        let at = steps
-            .into_iter()
-            .try_fold(offset, |sum, step| sum.checked_add(step?))?;
-        values.push(element.at(bytes, at)?);
-        for dim in (0..shape.len()).rev() {
-            index[dim] += 1;
-            if index[dim] < shape[dim] {
-                break;
-            }
-            index[dim] = 0;
-        }
-    }
-    Some(values)
+    // That of the last element is the largest position.
+    let steps = shape.iter().zip(strides);
+    let mut steps = steps.map(|(&extent, &stride)| extent.saturating_sub(1).checked_mul(stride));
+    steps.try_fold(offset, |sum, step| sum.checked_add(step?))?;
+    let all = positions(shape, strides, offset);
+    all.map(|at| element.at(bytes, at)).collect()
 }
 
 impl Unsupported {

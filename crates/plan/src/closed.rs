@@ -6,7 +6,6 @@ use partita_graph::{Graph, Node, Op};
 use partita_lower::{LayerDim, Request, Shard, Strategy};
 use partita_oracle::closed::{Estimate, LayerRow, LayerTable, Links, Parallelism, hybrid_seconds};
 use partita_program::{Lane, Phase, ProgramKind};
-use partita_space::help::Message;
 use partita_space::{AXES, Axis, AxisList, Rank, Seconds};
 use std::ops::Range;
 
@@ -26,12 +25,9 @@ pub struct ClosedForm {
 pub fn closed_form(
     training: &Request<'_>,
     costs: &dyn StageCosts,
-) -> Result<Option<ClosedForm>, String> {
+) -> Result<Option<ClosedForm>, LayersError> {
     let ranks = training.strategy.ranks();
-    let forms = ClosedForms::new(training, ranks, costs).map_err(|error| match error {
-        LayersError::Lower(error) => Message::of(&error).inline(),
-        LayersError::Cost(unknown) => unknown,
-    })?;
+    let forms = ClosedForms::new(training, ranks, costs)?;
     Ok(forms.of(training.strategy))
 }
 

@@ -251,16 +251,14 @@ impl Layers {
 }
 
 /// Why the costs of layers are unknown.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum LayersError {
-    Lower(LowerError),
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LayersError {
+    /// The layers cannot be lowered, like those with a kernel that the menu lacks.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// The cost of a kernel or message is unknown.
+    #[error("{0}")]
     Cost(String),
-}
-
-impl From<LowerError> for LayersError {
-    fn from(error: LowerError) -> Self {
-        Self::Lower(error)
-    }
 }
 
 /// The rank in the middle of the mesh, with most neighbors.

@@ -12,7 +12,6 @@ use crate::repeats::Shortened;
 use partita_graph::{Graph, NodeId, Op};
 use partita_lower::{LayerChoice, LayerDim, Request, Strategy};
 use partita_program::ProgramKind;
-use partita_space::help::Message;
 use partita_space::{AXES, Axis, AxisList, Seconds};
 use std::ops::Range;
 
@@ -43,11 +42,8 @@ impl<'a> PerLayer<'a> {
         training: &Request<'a>,
         costs: &dyn StageCosts,
         exposed_fraction: f64,
-    ) -> Result<Option<Self>, String> {
-        let found = DistributionCosts::new(training, None, costs).map_err(|error| match error {
-            LayersError::Lower(error) => Message::of(&error).inline(),
-            LayersError::Cost(unknown) => unknown,
-        })?;
+    ) -> Result<Option<Self>, LayersError> {
+        let found = DistributionCosts::new(training, None, costs)?;
         Ok(found.map(|found| found.per_layer(exposed_fraction)))
     }
 

@@ -22,7 +22,7 @@ mod validation;
 
 pub use loads::{LoadSequence, PlannedLoad, SharedOrder};
 pub use loss_scale::{LOSS_SCALES, LossScale, LossScaling};
-pub use persistent::{InitialValues, OwnedShard, PersistentTensor};
+pub use persistent::{InitialValues, OwnedShard, PersistentTensor, ValuesError};
 pub use position::{EpochReport, Position, is_number, number_fault};
 pub use resume::{Boundary, Failed, Next, Repeat, StepHook};
 pub use run::{Outcome, Progress, RunEnd};

@@ -5,13 +5,19 @@ use crate::shards::{for_shard_rows, model_name, persistent_name, put_shard};
 use half::{bf16, f16};
 use partita_program::{Body, Buffer, BufferId, Dtype, Program, Role, TensorRegion};
 use partita_run::{Arena, Element, Memory, PackedTensor, RunError};
+use partita_space::help::full_text;
 use partita_space::{AXES, AxisSet, Coord, Mesh, Rank, Region};
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
 use std::ops::{AddAssign, Range};
 
+/// Why values of a persistent buffer cannot be had.
+pub type ValuesError = Box<dyn Error + Send + Sync>;
+
 /// Initial values of a range of elements of the tensor that a persistent buffer holds a shard of, in memory
-/// order; `None` for zeros. Errors: why they cannot be had.
-pub type InitialValues<'i> = dyn Fn(&Buffer, Range<usize>) -> Result<Option<Vec<f64>>, String> + 'i;
+/// order; `None` for zeros.
+pub type InitialValues<'i> =
+    dyn Fn(&Buffer, Range<usize>) -> Result<Option<Vec<f64>>, ValuesError> + 'i;
 
 /// Initial values generated at a time, in elements: few, because they take memory in addition to the arena.
 const CHUNK: usize = 1 << 13;
@@ -330,10 +336,10 @@ pub(crate) fn set_initial(
                 panic!("parameters like `{}` are kept in f32 or f64", buffer.name)
             }
         };
-        filled.map_err(|reason| RunError::Initial {
+        filled.map_err(|error| RunError::Initial {
             rank,
             tensor: buffer.name.clone(),
-            reason,
+            reason: full_text(&*error),
         })?;
     }
     Ok(())
@@ -346,7 +352,7 @@ fn fill<T: Element + AddAssign>(
     initial: &InitialValues<'_>,
     narrow: impl Fn(f64) -> T,
     rows: impl FnOnce(&mut dyn FnMut(usize, usize)),
-) -> Result<(), String> {
+) -> Result<(), ValuesError> {
     let (mut failure, mut filled) = (None, 0);
     let mut chunk = Vec::new();
     rows(&mut |first, length| {
@@ -361,8 +367,8 @@ fn fill<T: Element + AddAssign>(
             match initial(buffer, elements) {
                 Ok(Some(values)) => chunk.extend(values.into_iter().map(&narrow)),
                 Ok(None) => chunk.resize(count, T::default()),
-                Err(reason) => {
-                    failure = Some(reason);
+                Err(error) => {
+                    failure = Some(error);
                     continue;
                 }
             }

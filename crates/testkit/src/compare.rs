@@ -12,8 +12,9 @@ pub fn distance(a: &[f64], b: &[f64], floor: f64) -> f64 {
     difference / norm(&mut b.iter().copied()).max(floor)
 }
 
-/// Asserts that each strategy trains a model of this text, two samples a step, like one rank in f64.
-pub fn assert_like_one_rank(model: &str, seed: u64, strategies: impl IntoIterator<Item = String>) {
+/// Asserts that a model of this text is trained like on one rank, two samples a step, in f64: on each mesh under each of these
+/// settings of layers.
+pub fn assert_like_one_rank(model: &str, seed: u64, (meshes, layers): (&[&str], &[&str])) {
     let graph = text::parse(model).expect("a valid model");
     let kernels = reference_kernels(Dtype::F64);
     let outcome = |strategy: &str| {
@@ -26,7 +27,11 @@ pub fn assert_like_one_rank(model: &str, seed: u64, strategies: impl IntoIterato
         run(&Setup::of_case(&case, &kernels)).expect("a run to its end")
     };
     let single = outcome("data=1");
-    for strategy in strategies {
+    for (mesh, layers) in layers
+        .iter()
+        .flat_map(|one| meshes.iter().map(move |mesh| (mesh, one)))
+    {
+        let strategy = format!("{mesh}; {layers}");
         let found = mismatch(&outcome(&strategy), &single, 1e-10);
         assert_eq!(found, None, "{strategy}");
     }

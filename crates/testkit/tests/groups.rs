@@ -43,8 +43,7 @@ fn blocks_are_exact_at_seams_and_at_the_border() {
         "height=3,width=2,fuse=off",
         "data=2,width=3,overlap=off",
     ];
-    let on = |groups: &str| meshes.map(|mesh| format!("{mesh}; {groups}"));
-    assert_like_one_rank(BLOCKS, 5, groups.into_iter().flat_map(on));
+    assert_like_one_rank(BLOCKS, 5, (&meshes, &groups));
 }
 
 #[test]

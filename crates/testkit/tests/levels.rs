@@ -44,8 +44,7 @@ fn levels_over_other_axes_equal_one_rank() {
         "a2..q2: D=-; a3..b3: D=depth,H=-",
     ];
     let meshes = ["depth=2,height=2", "data=2,depth=2,height=2,overlap=off"];
-    let on = |levels: &str| meshes.map(|mesh| format!("{mesh}; {levels}"));
-    assert_like_one_rank(UNET, 9, levels.into_iter().flat_map(on));
+    assert_like_one_rank(UNET, 9, (&meshes, &levels));
 }
 
 /// As a search chooses them where little memory is left.
@@ -62,6 +61,5 @@ fn levels_over_other_axes_that_save_memory_equal_one_rank() {
         "depth=2,height=2,shard=parameters",
         "data=2,depth=2,height=2,shard=gradients",
     ];
-    let on = |levels: &str| meshes.map(|mesh| format!("{mesh}; {levels}"));
-    assert_like_one_rank(UNET, 9, levels.into_iter().flat_map(on));
+    assert_like_one_rank(UNET, 9, (&meshes, &levels));
 }

@@ -92,7 +92,7 @@ use partita_lower::Strategy;
 use partita_oracle::{Costs, Prediction};
 use partita_program::Buffer;
 use partita_run::{Footprint, RunError, Source};
-use partita_session::{EpochReport, Plan, Position, Session, model_name};
+use partita_session::{EpochReport, Plan, Position, Session, ValuesError, model_name};
 use partita_site::kernel_set::oversubscription;
 use partita_site::launch::{Launch, LaunchError, Listener, MemoryBaseline};
 use partita_site::{Context, Event, Host, Ranks};
@@ -785,14 +785,13 @@ fn initial_values(
     loaded: Option<&LoadedWeights>,
     buffer: &Buffer,
     elements: Range<usize>,
-) -> Result<Option<Vec<f64>>, String> {
+) -> Result<Option<Vec<f64>>, ValuesError> {
     if !buffer.role.is_of_model() {
         return Ok(None);
     }
     let name = model_name(&buffer.name, buffer.role);
     let values = loaded.map(|loaded| loaded.part(name, elements.clone()));
-    let values = values.transpose().map_err(|error| error.to_string())?;
-    if let Some(values) = values.flatten() {
+    if let Some(values) = values.transpose()?.flatten() {
         return Ok(Some(values));
     }
     let named = graph.parameters.iter().find(|one| one.name == name);

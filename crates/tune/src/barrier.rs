@@ -164,8 +164,8 @@ mod tests {
         let end = run_ranks("a test", vec![(); 3], |barrier, rank, ()| {
             barrier.wait()?;
             if rank == 1 {
-                let reason = "the disk is gone".to_owned();
-                return Err(EarlyEnd::Failed(TuneError::Read { rank, reason }));
+                let source = std::io::Error::other("the disk is gone");
+                return Err(EarlyEnd::Failed(TuneError::Read { rank, source }));
             }
             barrier.wait()?;
             Ok(rank)

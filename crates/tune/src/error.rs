@@ -2,6 +2,7 @@
 
 use partita_run::RunError;
 use partita_space::{Bytes, Rank};
+use std::io;
 use std::path::PathBuf;
 
 /// Why something could not be measured, or a time not stored.
@@ -48,12 +49,12 @@ pub enum TuneError {
         bytes: Bytes,
     },
     /// A read failed while it was measured.
-    #[error("rank {rank}: a read failed while it was measured: {reason}")]
+    #[error("rank {rank}: a read failed while it was measured: {source}")]
     Read {
         /// The rank that read.
         rank: Rank,
         /// The error of the reader.
-        reason: String,
+        source: io::Error,
     },
     /// A rank's thread ended without a result.
     #[error("a rank stopped while {what} was measured: {reason}")]

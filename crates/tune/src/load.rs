@@ -4,6 +4,7 @@ use crate::TuneError;
 use crate::barrier::{median_of_slowest, run_ranks};
 use partita_oracle::TransferTime;
 use partita_space::{Bytes, Rank, Seconds};
+use std::io;
 use std::time::Instant;
 
 /// Repeats per size.
@@ -17,7 +18,7 @@ const REPEATS: usize = 3;
 pub fn measure_load(
     ranks: usize,
     sizes: &[Bytes],
-    read: &(dyn Fn(Rank, usize, Bytes) -> Result<(), String> + Sync),
+    read: &(dyn Fn(Rank, usize, Bytes) -> io::Result<()> + Sync),
 ) -> Result<Vec<TransferTime>, TuneError> {
     let times = run_ranks("reading", vec![(); ranks.max(1)], |barrier, rank, ()| {
         let mut all = Vec::with_capacity(sizes.len());
@@ -27,7 +28,7 @@ pub fn measure_load(
                 barrier.wait()?;
                 let start = Instant::now();
                 read(rank, index * REPEATS + repeat, bytes)
-                    .map_err(|reason| TuneError::Read { rank, reason })?;
+                    .map_err(|source| TuneError::Read { rank, source })?;
                 times.push(start.elapsed().as_secs_f64());
             }
             all.push(times);
@@ -70,15 +71,15 @@ mod tests {
     fn a_failing_read_is_an_error() {
         let read = |rank: Rank, _: usize, _: Bytes| {
             if rank == 1 {
-                Err("no such file".to_owned())
+                Err(io::ErrorKind::NotFound.into())
             } else {
                 Ok(())
             }
         };
         let error = measure_load(2, &[Bytes(1)], &read).unwrap_err();
-        let TuneError::Read { rank: 1, reason } = error else {
+        let TuneError::Read { rank: 1, source } = error else {
             panic!("{error}")
         };
-        assert_eq!(reason, "no such file");
+        assert_eq!(source.kind(), io::ErrorKind::NotFound);
     }
 }

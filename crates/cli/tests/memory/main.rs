@@ -177,10 +177,7 @@ fn processes_take_what_is_predicted() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     shapes(folder.path());
-    for name in Share::of(3).of_items(launchers::NAMES) {
-        let Some(launcher) = launchers::launcher(name, "processes_take_what_is_predicted") else {
-            continue;
-        };
+    for launcher in launchers::of_day("processes_take_what_is_predicted") {
         let case = case("resnet50@64", 8, 2, "data=2");
         let mut command = launcher.command(case.ranks);
         command.args([PARTITA, "train", "run.toml"]);

@@ -1,16 +1,13 @@
 //! Processes write checkpoints together, and resume from them to the same bits.
 
 use crate::case::{Case, PARTITA, alone, run, threads};
-use crate::launchers::launcher;
+use crate::launchers::of_day;
 use std::fs;
 
 #[test]
 fn processes_resume_to_the_bits_of_an_undisturbed_run() {
-    for name in crate::launchers::NAMES {
-        let test = "processes_resume_to_the_bits_of_an_undisturbed_run";
-        let Some(launcher) = launcher(name, test) else {
-            continue;
-        };
+    for launcher in of_day("processes_resume_to_the_bits_of_an_undisturbed_run") {
+        let name = launcher.name;
         let _alone = alone();
         let expected = threads(2, "filter=2");
         let case = Case::new(2, "20 s");

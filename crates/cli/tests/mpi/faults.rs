@@ -1,7 +1,8 @@
 //! Ranks that die, stop or hang.
 
 use crate::case::{Case, PARTITA, alone, signal, wait};
-use crate::launchers::{Launcher, NAMES, launcher};
+use crate::launchers::{Launcher, installed};
+use partita_testkit::Share;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -218,12 +219,6 @@ fn assert_named(job: &Job, missing: usize, work: &[&str]) {
     }
 }
 
-/// The installed launchers.
-fn launchers(test: &str) -> Vec<Launcher> {
-    let found = NAMES.map(|name| launcher(name, test));
-    found.into_iter().flatten().collect()
-}
-
 /// Tasks in which a hung or dead rank may leave the others.
 const ANY_WORK: [&str; 4] = ["exchange", "allreduce", "allgather", "alltoall"];
 /// Slabs of all samples are redistributed to whole samples, forward and back.
@@ -231,7 +226,7 @@ const HAND_OVER: &str = "depth=4; c2..: N=depth,D=-";
 
 /// Starts and disturbs all jobs, so that their watchdogs run concurrently.
 fn hangs(test: &str, strategy: &str, missing: usize, work: &[&str]) {
-    let launchers = launchers(test);
+    let launchers = installed(test);
     let _alone = alone();
     let jobs = launchers.iter().map(|launcher| {
         let mut job = Job::start(launcher, strategy);
@@ -289,7 +284,7 @@ fn stop_all(jobs: &[Job]) {
 /// With a metrics file, for which ranks also meet at the end of each epoch.
 #[test]
 fn a_job_that_is_stopped_and_resumed_goes_on() {
-    let launchers = launchers("a_job_that_is_stopped_and_resumed_goes_on");
+    let launchers = installed("a_job_that_is_stopped_and_resumed_goes_on");
     let _alone = alone();
     let start = |launcher: &Launcher| {
         let case = Case::new(1_000_000, "3 s");
@@ -312,7 +307,7 @@ fn a_job_that_is_stopped_and_resumed_goes_on() {
 /// reading of the run file, with its limit, and the first step.
 #[test]
 fn a_job_that_is_stopped_while_it_starts_goes_on() {
-    let launchers = launchers("a_job_that_is_stopped_while_it_starts_goes_on");
+    let launchers = installed("a_job_that_is_stopped_while_it_starts_goes_on");
     let _alone = alone();
     let script = RANK.replace("exec", "[ $rank = 3 ] && cd slow && exec < pipe\nexec");
     let start = |launcher: &Launcher| {
@@ -367,7 +362,7 @@ fn a_job_that_is_stopped_while_it_starts_goes_on() {
 /// Those that wait meanwhile wait for less than the watchdog's limit.
 #[test]
 fn some_ranks_that_are_stopped_for_a_short_time_go_on() {
-    let launchers = launchers("some_ranks_that_are_stopped_for_a_short_time_go_on");
+    let launchers = installed("some_ranks_that_are_stopped_for_a_short_time_go_on");
     let _alone = alone();
     let jobs = launchers
         .iter()
@@ -420,14 +415,14 @@ fn threads_that_are_stopped_and_resumed_go_on() {
 
 #[test]
 fn a_dead_rank_is_named_where_its_launcher_lets_the_others_live() {
-    let launchers = launchers("a_dead_rank_is_named_where_its_launcher_lets_the_others_live");
+    let launchers = installed("a_dead_rank_is_named_where_its_launcher_lets_the_others_live");
     let _alone = alone();
-    for (strategy, work) in [
+    for (strategy, work) in Share::of(2).of_items([
         ("depth=4", &ANY_WORK[..]),
         ("data=4", &["allreduce"]),
         ("data=2,depth=2", &ANY_WORK),
         (HAND_OVER, &ANY_WORK),
-    ] {
+    ]) {
         let jobs = launchers.iter().map(|launcher| {
             let mut job = Job::start_shielded(launcher, strategy);
             job.strike("KILL", job.pid(2));
@@ -443,7 +438,7 @@ fn a_dead_rank_is_named_where_its_launcher_lets_the_others_live() {
 
 #[test]
 fn a_dead_rank_ends_the_job() {
-    for launcher in launchers("a_dead_rank_ends_the_job") {
+    for launcher in installed("a_dead_rank_ends_the_job") {
         let _alone = alone();
         let mut job = Job::start(&launcher, "depth=4");
         job.strike("KILL", job.pid(1));
@@ -471,7 +466,7 @@ const KEPT: [&str; 4] = ["checkpoints", "loss.svg", "loss.png", "train.lock"];
 
 #[test]
 fn a_request_to_stop_ends_all_ranks_and_leaves_checkpoints_alone() {
-    for launcher in launchers("a_request_to_stop_ends_all_ranks_and_leaves_checkpoints_alone") {
+    for launcher in installed("a_request_to_stop_ends_all_ranks_and_leaves_checkpoints_alone") {
         let _alone = alone();
         for request in ["INT", "TERM"] {
             let mut job = Job::start(&launcher, "data=2,depth=2");

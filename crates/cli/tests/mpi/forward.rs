@@ -1,7 +1,7 @@
 //! `evaluate` and `infer` as processes, and the layer in which a training diverged.
 
 use crate::case::{Case, PARTITA, alone, run};
-use crate::launchers::{Launcher, launcher};
+use crate::launchers::{Launcher, of_day};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
@@ -97,11 +97,7 @@ fn compare(case: &Case, launcher: &Launcher) {
 
 #[test]
 fn evaluations_and_predictions_of_processes_are_those_of_one() {
-    for name in crate::launchers::NAMES {
-        let test = "evaluations_and_predictions_of_processes_are_those_of_one";
-        let Some(launcher) = launcher(name, test) else {
-            continue;
-        };
+    for launcher in of_day("evaluations_and_predictions_of_processes_are_those_of_one") {
         let _alone = alone();
         let case = Case::new(1, "20 s");
         let text = fs::read_to_string(case.path("run.toml")).unwrap();
@@ -126,11 +122,7 @@ loss = softmax_cross_entropy c2
 
 #[test]
 fn evaluations_of_joined_tiles_are_those_of_one_process() {
-    for name in crate::launchers::NAMES {
-        let test = "evaluations_of_joined_tiles_are_those_of_one_process";
-        let Some(launcher) = launcher(name, test) else {
-            continue;
-        };
+    for launcher in of_day("evaluations_of_joined_tiles_are_those_of_one_process") {
         let _alone = alone();
         let case = Case::new(1, "20 s");
         let made = "data segmentation --out volumes --volumes 10 --grid 12 --seed 1";
@@ -200,11 +192,8 @@ fn the_layer_in_which_a_training_diverges_is_that_of_threads() {
             .unwrap_or_else(|| panic!("{errors}"));
         rest.split_once(": ").unwrap().0.to_owned()
     };
-    for name in crate::launchers::NAMES {
-        let test = "the_layer_in_which_a_training_diverges_is_that_of_threads";
-        let Some(launcher) = launcher(name, test) else {
-            continue;
-        };
+    for launcher in of_day("the_layer_in_which_a_training_diverges_is_that_of_threads") {
+        let name = launcher.name;
         let _alone = alone();
         let case = Case::new(3, "20 s");
         let text = fs::read_to_string(case.path("run.toml")).unwrap();

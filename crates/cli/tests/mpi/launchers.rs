@@ -1,6 +1,6 @@
 //! Installed launchers.
 
-use partita_testkit::not_run;
+use partita_testkit::{Share, not_run};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -15,7 +15,19 @@ pub struct Launcher {
 }
 
 /// Debian's Open MPI, Debian's MPICH, and the PyPI package of MPICH, which has the standard ABI.
-pub const NAMES: [&str; 3] = ["Open MPI", "MPICH", "standard ABI"];
+const NAMES: [&str; 3] = ["Open MPI", "MPICH", "standard ABI"];
+
+/// The installed launchers, each reported that is not.
+pub fn installed(test: &str) -> Vec<Launcher> {
+    let found = NAMES.map(|name| launcher(name, test));
+    found.into_iter().flatten().collect()
+}
+
+/// The installed launcher whose turn it is today, or all of them in a long run.
+pub fn of_day(test: &str) -> impl Iterator<Item = Launcher> {
+    let all = installed(test);
+    Share::of(all.len().max(1) as u64).of_items(all)
+}
 
 /// The launcher of this name; reports if it is not installed.
 pub fn launcher(name: &'static str, test: &str) -> Option<Launcher> {

@@ -1,16 +1,13 @@
 //! Processes with loaders: the bits of threads without.
 
 use crate::case::{Case, alone, threads};
-use crate::launchers::launcher;
+use crate::launchers::of_day;
 use std::fs;
 
 #[test]
 fn processes_take_samples_from_loaders_to_the_same_bits() {
-    for name in crate::launchers::NAMES {
-        let test = "processes_take_samples_from_loaders_to_the_same_bits";
-        let Some(launcher) = launcher(name, test) else {
-            continue;
-        };
+    for launcher in of_day("processes_take_samples_from_loaders_to_the_same_bits") {
+        let name = launcher.name;
         let _alone = alone();
         let case = Case::new(2, "20 s");
         let text = fs::read_to_string(case.path("run.toml")).unwrap();

@@ -1,8 +1,7 @@
 //! Predictions of processes.
 
 use crate::case::{Case, PARTITA, alone, run};
-use crate::launchers::{Launcher, launcher};
-use partita_testkit::Share;
+use crate::launchers::{Launcher, of_day};
 use serde_json::Value;
 use std::path::Path;
 
@@ -20,10 +19,8 @@ fn value(launcher: &Launcher, folder: &Path, words: &[&str]) -> Value {
 /// Processes of one host are predicted from what they measure together, and machine files hold it.
 #[test]
 fn processes_are_predicted_and_calibrated() {
-    for name in Share::of(3).of_items(crate::launchers::NAMES) {
-        let Some(launcher) = launcher(name, "processes_are_predicted_and_calibrated") else {
-            continue;
-        };
+    for launcher in of_day("processes_are_predicted_and_calibrated") {
+        let name = launcher.name;
         let _alone = alone();
         let case = Case::new(4, "20 s");
         let run = ["train", "run.toml", "--strategy", "data=2", "--prediction"];

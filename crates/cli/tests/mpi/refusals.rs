@@ -1,7 +1,7 @@
 //! Errors are reported once.
 
 use crate::case::{Case, PARTITA, alone, run};
-use crate::launchers::{NAMES, launcher};
+use crate::launchers::{installed, launcher};
 use std::fs;
 use std::process::{Command, Output};
 
@@ -14,11 +14,8 @@ fn said(output: &Output) -> Vec<String> {
 
 #[test]
 fn a_wrong_number_of_ranks_is_refused_once_naming_both() {
-    for name in NAMES {
-        let test = "a_wrong_number_of_ranks_is_refused_once_naming_both";
-        let Some(launcher) = launcher(name, test) else {
-            continue;
-        };
+    for launcher in installed("a_wrong_number_of_ranks_is_refused_once_naming_both") {
+        let name = launcher.name;
         let _alone = alone();
         let case = Case::new(1, "20 s");
         let mut command = launcher.command(2);

@@ -1,7 +1,7 @@
 //! Processes are bitwise equal to threads.
 
 use crate::case::{Case, PARTITA, alone, threads};
-use crate::launchers::launcher;
+use crate::launchers::{installed, launcher};
 use partita_testkit::Share;
 use std::process::Command;
 
@@ -76,10 +76,8 @@ fn the_standard_abi_is_bitwise_equal_to_threads() {
 
 #[test]
 fn sums_of_the_library_are_equal_up_to_rounding() {
-    for name in crate::launchers::NAMES {
-        let Some(launcher) = launcher(name, "sums_of_the_library_are_equal_up_to_rounding") else {
-            continue;
-        };
+    for launcher in installed("sums_of_the_library_are_equal_up_to_rounding") {
+        let name = launcher.name;
         let _alone = alone();
         let case = Case::new(2, "20 s");
         for strategy in Share::of(4).of_items([
@@ -104,10 +102,8 @@ fn sums_of_the_library_are_equal_up_to_rounding() {
 /// Halos, redistributions and partial sums of two bytes an element.
 #[test]
 fn messages_in_bf16_are_those_of_threads() {
-    for name in crate::launchers::NAMES {
-        let Some(launcher) = launcher(name, "messages_in_bf16_are_those_of_threads") else {
-            continue;
-        };
+    for launcher in installed("messages_in_bf16_are_those_of_threads") {
+        let name = launcher.name;
         let _alone = alone();
         let case = Case::new(2, "20 s");
         case.set("precision = \"bf16\"");

@@ -1,7 +1,7 @@
 //! Processes that keep samples in memory send them to each other, and give the bits of threads that read files.
 
 use crate::case::{Case, PARTITA, alone, run, threads};
-use crate::launchers::{NAMES, launcher};
+use crate::launchers::{installed, of_day};
 
 const STRATEGIES: [(usize, &str, &[&str]); 5] = [
     (2, "data=2", &[]),
@@ -21,10 +21,8 @@ const STRATEGIES: [(usize, &str, &[&str]); 5] = [
 
 #[test]
 fn samples_come_from_other_processes() {
-    for name in NAMES {
-        let Some(launcher) = launcher(name, "samples_come_from_other_processes") else {
-            continue;
-        };
+    for launcher in of_day("samples_come_from_other_processes") {
+        let name = launcher.name;
         let _alone = alone();
         let case = Case::new(2, "20 s");
         let text = std::fs::read_to_string(case.path("run.toml")).unwrap();
@@ -49,10 +47,8 @@ fn samples_come_from_other_processes() {
 
 #[test]
 fn an_unreadable_sample_ends_all_processes() {
-    for name in NAMES {
-        let Some(launcher) = launcher(name, "an_unreadable_sample_ends_all_processes") else {
-            continue;
-        };
+    for launcher in installed("an_unreadable_sample_ends_all_processes") {
+        let name = launcher.name;
         let _alone = alone();
         let case = Case::new(2, "20 s");
         let file = case.path("universes/train.h5");

@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::Output;
+use std::sync::OnceLock;
 use tempfile::TempDir;
 
 const MODEL: &str = "model small
@@ -46,6 +47,17 @@ fn value(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// The machine file of a calibration in one pass, which is made once for all tests.
+fn calibrated() -> &'static str {
+    static ONCE: OnceLock<String> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        let folder = folder();
+        let answer = calibrate(folder.path(), &["--passes", "1", "--output", "old.toml"]);
+        assert!(answer.status.success(), "{}", error_text(&answer));
+        fs::read_to_string(folder.path().join("old.toml")).unwrap()
+    })
+}
+
 /// The number of kernels in the answer of a calibration.
 fn kernel_count(answer: &Value) -> u64 {
     answer["kernels"].as_u64().unwrap()
@@ -54,7 +66,7 @@ fn kernel_count(answer: &Value) -> u64 {
 #[test]
 fn a_calibration_writes_a_machine_file_and_replaces_one_only_when_asked() {
     let folder = folder();
-    let answer = value(&calibrate(folder.path(), &["--json"]));
+    let answer = value(&calibrate(folder.path(), &["--passes", "1", "--json"]));
     assert_keys(
         &answer,
         &["machine", "file", "kernels", "validation", "families"],
@@ -77,20 +89,12 @@ fn a_calibration_writes_a_machine_file_and_replaces_one_only_when_asked() {
         error_text(&again)
     );
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
-    let replaced = calibrate(folder.path(), &["--replace", "--json", "--passes", "2"]);
-    assert!(replaced.status.success(), "{}", error_text(&replaced));
+    let few = "--models small.model:2 --passes 2 --replace --json";
+    let few: Vec<&str> = few.split(' ').collect();
+    let fewer = value(&calibrate_of(folder.path(), &few));
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.contains(", threads, in 2 passes."), "{text}");
     // A file holds what was measured for it, not what the cache knows besides.
-    let few = [
-        "--models",
-        "small.model:2",
-        "--passes",
-        "1",
-        "--replace",
-        "--json",
-    ];
-    let fewer = value(&calibrate_of(folder.path(), &few));
     assert!(
         kernel_count(&fewer) < kernel_count(&answer),
         "{fewer} after {answer}"
@@ -100,8 +104,7 @@ fn a_calibration_writes_a_machine_file_and_replaces_one_only_when_asked() {
 #[test]
 fn a_calibrated_machine_predicts_and_says_where_it_was_not_measured() {
     let folder = folder();
-    let calibrated = calibrate(folder.path(), &["--json"]);
-    assert!(calibrated.status.success(), "{}", error_text(&calibrated));
+    fs::write(folder.path().join("mine.toml"), calibrated()).unwrap();
     let predict = |batch: &str, more: &[&str]| {
         let words = [
             "predict",
@@ -205,9 +208,8 @@ fn a_calibration_that_cannot_be_says_what_can() {
         assert!(said.contains(word), "{machine}: {said}");
     }
     let spoiled = folder.path().join("old.toml");
-    let answer = calibrate(folder.path(), &["--output", "old.toml"]);
-    assert!(answer.status.success(), "{}", error_text(&answer));
-    let text = fs::read_to_string(&spoiled).unwrap();
+    let text = calibrated();
+    fs::write(&spoiled, text).unwrap();
     // A name stands for a machine that comes along; a file is called by its own.
     let line = "predict small.model --machine old --ranks 1 --batch 2 --strategy data=1";
     let words: Vec<&str> = line.split(' ').collect();

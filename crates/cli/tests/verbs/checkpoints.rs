@@ -2,6 +2,7 @@
 
 use crate::trainee::{Case, Trainee, names, write_dataset};
 use partita_space::random::SplitMix;
+use partita_testkit::Share;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -219,7 +220,7 @@ fn a_training_resumes_under_any_strategy_with_the_same_losses() {
     let settings = "every_steps = 1\nkeep = 100";
     let mut random = SplitMix(7);
     let mut expected: Option<Vec<f64>> = None;
-    for (index, (ranks, strategy)) in STRATEGIES.into_iter().enumerate() {
+    for (index, (ranks, strategy)) in Share::of(4).of_items(STRATEGIES.into_iter().enumerate()) {
         let output = format!("from{index}");
         let run = exact_run_file(&case, &output, settings);
         finish(&case, &run, &["--ranks", ranks, "--strategy", strategy]);

@@ -4,6 +4,7 @@ use crate::command::{answer, error_text, json, partita, refusal};
 use partita_data::{Dataset, Split};
 use partita_formats::{DType, Samples};
 use partita_synth::{DigitString, DigitStrings, DigitsSpec, DigitsTask};
+use partita_testkit::Share;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -217,7 +218,8 @@ fn parts_of_strings_teach_what_whole_ones_do() {
         share("accuracy") > share("largest_share") + 0.2,
         "{found:#}"
     );
-    for (ranks, strategy) in [(2, "width=2"), (2, "data=2"), (4, "data=2,width=2")] {
+    let splits = [(2, "width=2"), (2, "data=2"), (4, "data=2,width=2")];
+    for (ranks, strategy) in Share::of(3).of_items(splits) {
         let split = train(at, ranks, strategy, exact);
         for (a, b) in losses(&split).into_iter().zip(losses(&one)) {
             assert!((a / b - 1.0).abs() < 1e-9, "{strategy}: {a} and {b}");

@@ -129,7 +129,7 @@ fn local_statistics_of_batch_norms_are_used_on_request_alone() {
     let strategies = |more: &[&str]| -> Vec<String> {
         let mut asked = vec![
             "plan",
-            "resnet50@32",
+            "resnet18@32",
             "--machine",
             "lassen",
             "--no-io",

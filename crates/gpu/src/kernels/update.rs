@@ -23,21 +23,11 @@ pub(super) fn execute(kernel: &Kernel, run: &mut Run<'_>) -> Result<(), KernelEr
             sums.put(total.offset, 1.0, run)
         }
         Fields::UpdateNorms(of) => {
-            let state = State::new(
-                [of.parameter, of.gradient],
-                of.moments,
-                of.clip.as_ref(),
-                run,
-            );
+            let state = State::new([of.parameter, of.gradient], of.moments, of.clip, run);
             norms_of(of.rule, &state, &run.tensor(of.norms), run)
         }
         Fields::Update(of) => {
-            let state = State::new(
-                [of.parameter, of.gradient],
-                of.moments,
-                of.clip.as_ref(),
-                run,
-            );
+            let state = State::new([of.parameter, of.gradient], of.moments, of.clip, run);
             update(of.rule, &state, run.optional(of.norms.as_ref()), run)
         }
         Fields::Average(of) => {
@@ -79,14 +69,14 @@ impl State {
     fn new(
         [parameter, gradient]: [&View; 2],
         moments: &[View],
-        clip: Option<&(View, f64)>,
+        clip: &Option<(View, f64)>,
         run: &Run<'_>,
     ) -> Self {
         Self {
             parameter: run.tensor(parameter),
             gradient: run.tensor(gradient),
             moments: moments.iter().map(|view| run.tensor(view)).collect(),
-            clip: clip_of(clip, run),
+            clip: clip_of(clip.as_ref(), run),
         }
     }
 

@@ -4,7 +4,7 @@ use super::Reader;
 use super::fold::broadcast;
 use super::node::{Stop, View, stop};
 use super::steps::{Made, Source, Step, one, only, same, value};
-use crate::network::Operation;
+use crate::network::{BLOCK_MAX, Operation};
 use partita_graph::PadMode;
 
 pub(super) fn concat(node: &View<'_, '_>) -> Made {
@@ -149,15 +149,18 @@ pub(super) fn pad(node: &View<'_, '_>) -> Made {
 /// Channels that become blocks of positions, or positions that become channels.
 pub(super) fn blocks(node: &View<'_, '_>, to_space: bool) -> Made {
     let extents = node.extents(0)?;
-    let Ok(factor @ 2..) = usize::try_from(node.int("blocksize", 1)?) else {
-        return stop("it has no blocksize that is read");
+    let size = node.int("blocksize", 1)?;
+    let factor = match usize::try_from(size) {
+        Ok(factor @ 2..=BLOCK_MAX) => factor,
+        _ => {
+            return stop(format!(
+                "its blocksize is {size}; 2 to {BLOCK_MAX} are read"
+            ));
+        }
     };
     let &[samples, channels, height, width] = &extents[..] else {
         return stop("its input has other dims than samples, channels and two of space");
     };
-    if factor > BLOCK_MAX {
-        return stop("its blocksize is too large");
-    }
     let by_block = !to_space || node.text("mode", "DCR") != "CRD";
     if to_space {
         let to = vec![
@@ -172,9 +175,6 @@ pub(super) fn blocks(node: &View<'_, '_>, to_space: bool) -> Made {
     let to = vec![samples, channels, height / factor, width / factor];
     only(node, Operation::PixelUnshuffle { factor, by_block }, to)
 }
-
-/// Largest extent of a block.
-const BLOCK_MAX: usize = 1 << 10;
 
 pub(super) fn reshape(node: &View<'_, '_>) -> Made {
     let extents = node.extents(0)?;

@@ -1,7 +1,8 @@
 //! Values that do not depend on the input: extents that exporters compute, and parameters in other orders.
 
 use super::node::{Stop, View, stop};
-use super::tensors::{Held, is_real, strided, volume};
+use super::tensors::{Held, is_real};
+use crate::strided::{positions, row_major, volume};
 use crate::weights::Element;
 
 /// Most elements of a tensor that is computed here.
@@ -287,10 +288,7 @@ fn gather(node: &View<'_, '_>, held: &[&Held], values: &[Vec<f64>]) -> Result<Op
 fn slice(node: &View<'_, '_>, held: &Held, values: &[f64]) -> Result<Option<Held>, Stop> {
     let cuts = node.cuts(&held.shape)?;
     let mut shape = held.shape.clone();
-    let mut steps = vec![1usize; shape.len()];
-    for dim in (1..shape.len()).rev() {
-        steps[dim - 1] = steps[dim].saturating_mul(held.shape[dim]);
-    }
+    let mut steps = row_major(&shape);
     let mut start = 0;
     for cut in cuts {
         let Ok(step) = usize::try_from(cut.step) else {
@@ -303,7 +301,7 @@ fn slice(node: &View<'_, '_>, held: &Held, values: &[f64]) -> Result<Option<Held
         steps[cut.dim] = steps[cut.dim].saturating_mul(step);
         shape[cut.dim] = cut.count;
     }
-    let all = strided(&shape, &steps, start)
+    let all = positions(&shape, &steps, start)
         .map(|at| values[at])
         .collect();
     Ok(Some(Held::computed(
@@ -344,14 +342,8 @@ fn spread(shape: &[usize], values: &[f64], to: &[usize]) -> Result<Vec<f64>, Str
     if volume(to).is_none_or(|count| count > COUNT_MAX) {
         return Err("it makes a tensor that is too large".to_owned());
     }
-    let missing = to.len() - shape.len();
-    let mut steps = vec![0; to.len()];
-    let mut step = 1usize;
-    for dim in (0..shape.len()).rev() {
-        if shape[dim] > 1 {
-            steps[missing + dim] = step;
-        }
-        step = step.saturating_mul(shape[dim]);
-    }
-    Ok(strided(to, &steps, 0).map(|at| values[at]).collect())
+    let mut steps = vec![0; to.len() - shape.len()];
+    let of_dims = shape.iter().zip(row_major(shape));
+    steps.extend(of_dims.map(|(&extent, step)| if extent > 1 { step } else { 0 }));
+    Ok(positions(to, &steps, 0).map(|at| values[at]).collect())
 }

@@ -3,6 +3,7 @@
 use super::Reader;
 use super::schema::{Attribute, NodeMessage, TensorMessage};
 use super::tensors::{Held, element_of};
+use crate::strided::volume;
 use crate::weights::Element;
 
 /// Why a node has no operation.
@@ -300,7 +301,7 @@ impl<'r, 'm> View<'r, 'm> {
                 one => usize::try_from(one).map_err(|_| "it has a negative extent")?,
             });
         }
-        let product = |all: &[usize]| super::tensors::volume(all).ok_or("it has too many elements");
+        let product = |all: &[usize]| volume(all).ok_or("it has too many elements");
         let (all, named) = (product(extents)?, product(&to)?);
         if let Some(dim) = open {
             if named == 0 || !all.is_multiple_of(named) {

@@ -1,8 +1,9 @@
 //! Operations that nodes become, and what they read.
 
 use super::node::{Stop, View, stop};
-use super::tensors::{Held, is_real, volume};
+use super::tensors::{Held, is_real};
 use crate::network::Operation;
+use crate::strided::volume;
 
 /// An operation with what it reads and makes.
 #[derive(Debug)]

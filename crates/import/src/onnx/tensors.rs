@@ -1,6 +1,7 @@
 //! Tensors that a file holds: initializers and constants, of which most are read only when their numbers are wanted.
 
 use super::schema::{Entry, TensorMessage};
+use crate::strided::{positions, row_major, volume};
 use crate::weights::Element;
 use half::{bf16, f16};
 use prost::bytes::Bytes;
@@ -75,13 +76,6 @@ pub(super) fn is_real(element: Element) -> bool {
             false
         }
     }
-}
-
-/// Elements of a tensor; none if they cannot be counted.
-pub(super) fn volume(shape: &[usize]) -> Option<usize> {
-    shape
-        .iter()
-        .try_fold(1usize, |all, &extent| all.checked_mul(extent))
 }
 
 impl Held {
@@ -359,31 +353,12 @@ fn read_external(
 
 /// The numbers with dim `order[i]` as dim `i`.
 pub(super) fn permute(values: &[f64], shape: &[usize], order: &[usize]) -> Vec<f64> {
-    let mut strides = vec![1usize; shape.len()];
-    for dim in (1..shape.len()).rev() {
-        strides[dim - 1] = strides[dim].saturating_mul(shape[dim]);
-    }
+    let strides = row_major(shape);
     let extents: Vec<usize> = order.iter().map(|&dim| shape[dim]).collect();
     let steps: Vec<usize> = order.iter().map(|&dim| strides[dim]).collect();
-    strided(&extents, &steps, 0).map(|at| values[at]).collect()
-}
-
-/// Positions of the elements of a view, in its row-major order.
-pub(super) fn strided<'a>(
-    extents: &'a [usize],
-    steps: &'a [usize],
-    start: usize,
-) -> impl Iterator<Item = usize> + 'a {
-    let count = volume(extents).unwrap_or(0);
-    (0..count).map(move |index| {
-        let mut rest = index;
-        let mut at = start;
-        for dim in (0..extents.len()).rev() {
-            at += rest % extents[dim] * steps[dim];
-            rest /= extents[dim];
-        }
-        at
-    })
+    positions(&extents, &steps, 0)
+        .map(|at| values[at])
+        .collect()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use super::operators::Arguments;
 use super::schema::{Argument, OptionalTensor};
 use crate::network::Constant;
+use crate::strided::{self, row_major};
 use std::collections::BTreeMap;
 
 /// Most elements of a tensor that is computed here.
@@ -247,10 +248,10 @@ impl Constants {
             "view" | "reshape" | "_unsafe_view" | "flatten" | "unflatten" | "squeeze"
             | "unsqueeze" | "reshape_as" | "view_as" => {
                 let shape = call.outputs().first()?.to_vec();
-                if !of.is_dense() {
+                if !of.is_row_major() {
                     view = self.copied(of);
                 }
-                view.strides = dense(&shape);
+                view.strides = row_major(&shape);
                 view.shape = shape;
             }
             "contiguous" | "clone" | "lift_fresh_copy" => view = self.copied(of),
@@ -354,7 +355,7 @@ impl Constants {
             memory: self.memory.len() - 1,
             offset: 0,
             shape: shape.to_vec(),
-            strides: dense(shape),
+            strides: row_major(shape),
         }
     }
 
@@ -370,44 +371,28 @@ impl Constants {
 
     fn values(&self, of: &Strided) -> Vec<f32> {
         let memory = &self.memory[of.memory].values;
-        let mut values = Vec::new();
-        of.each(|at| values.push(memory[at]));
-        values
+        of.positions().map(|at| memory[at]).collect()
     }
 
     fn write(&mut self, to: &Strided, values: &[f32]) {
         let memory = &mut self.memory[to.memory].values;
-        let mut values = values.iter();
-        to.each(|at| {
-            if let Some(&value) = values.next() {
-                memory[at] = value;
-            }
-        });
+        for (at, &value) in to.positions().zip(values) {
+            memory[at] = value;
+        }
     }
 }
 
 impl Strided {
-    /// Calls `each` with the places of all elements, in order.
-    fn each(&self, mut each: impl FnMut(usize)) {
-        let count: usize = self.shape.iter().product();
-        let mut index = vec![0; self.shape.len()];
-        let mut at = self.offset;
-        for _ in 0..count {
-            each(at);
-            for dim in (0..self.shape.len()).rev() {
-                index[dim] += 1;
-                at += self.strides[dim];
-                if index[dim] < self.shape[dim] {
-                    break;
-                }
-                at -= self.strides[dim] * self.shape[dim];
-                index[dim] = 0;
-            }
-        }
+    fn positions(&self) -> impl Iterator<Item = usize> {
+        strided::positions(&self.shape, &self.strides, self.offset)
     }
 
-    fn is_dense(&self) -> bool {
-        let dims = self.shape.iter().zip(&self.strides).zip(dense(&self.shape));
+    fn is_row_major(&self) -> bool {
+        let dims = self
+            .shape
+            .iter()
+            .zip(&self.strides)
+            .zip(row_major(&self.shape));
         dims.into_iter()
             .all(|((&extent, &stride), dense)| extent == 1 || stride == dense)
     }
@@ -505,16 +490,5 @@ fn number(call: &Arguments<'_>, name: &str) -> Option<f64> {
 
 /// Elements of these extents; none if they are too many.
 fn volume(shape: &[usize]) -> Option<usize> {
-    let count = shape
-        .iter()
-        .try_fold(1usize, |all, &one| all.checked_mul(one));
-    count.filter(|&count| count <= COUNT_MAX)
-}
-
-fn dense(shape: &[usize]) -> Vec<usize> {
-    let mut strides = vec![1; shape.len()];
-    for dim in (1..shape.len()).rev() {
-        strides[dim - 1] = strides[dim] * shape[dim];
-    }
-    strides
+    strided::volume(shape).filter(|&count| count <= COUNT_MAX)
 }

@@ -4,7 +4,7 @@
 
 use super::{Fault, Tensor, Translation, reason};
 use crate::layout::{Axis, Layout};
-use crate::network::Call;
+use crate::network::{BLOCK_MAX, Call};
 use partita_graph::{Activation, Interpolation, NodeId, Op, Pool, PoolKind, Resample};
 use partita_space::Window;
 
@@ -413,9 +413,6 @@ fn near_equal(number: usize, rank: usize) -> [usize; 3] {
     }
     factors
 }
-
-/// Positions of a block along a dim.
-const BLOCK_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use partita_program::Buffer;
 use partita_run::{Arena, RankRunner, RunError, Sink, Source, SystemClock, Transport};
 use partita_session::{
     Boundary, EpochReport, Failed, JoinOutputs, Next, Outcome, Position, Progress, Repeat, Session,
-    StepHook, Validators,
+    StepHook, Validators, ValuesError,
 };
 use partita_space::{Rank, Seconds};
 use partita_threads::{LaunchError, ThreadTransport, connect, launch};
@@ -28,7 +28,7 @@ pub type MakeSink<'w> = dyn Fn(Rank) -> Result<Box<dyn Sink>, RunError> + Sync +
 
 /// [`partita_session::InitialValues`], shared by all ranks.
 pub type InitialValues<'w> =
-    dyn Fn(&Buffer, Range<usize>) -> Result<Option<Vec<f64>>, String> + Sync + 'w;
+    dyn Fn(&Buffer, Range<usize>) -> Result<Option<Vec<f64>>, ValuesError> + Sync + 'w;
 
 /// Whether a training ends after an epoch.
 pub type OnEpoch<'w> = dyn Fn(&EpochReport) -> bool + Sync + 'w;

@@ -121,7 +121,8 @@ impl Ledger {
         self.kinked.push(case.seed);
     }
 
-    /// Compares every strategy alone, with data given.
+    /// Compares every strategy alone, with data given: the fast kernels at the instruction level whose turn it is today, or
+    /// at all of them in a long run.
     pub fn judge(&mut self, name: &str, case: &Case, trial: &Trial<'_>, strategies: &[Strategy]) {
         self.cases += 1;
         let levels = test_levels();
@@ -129,8 +130,12 @@ impl Ledger {
             let finding = trial.reference(strategy);
             self.note(name, case, strategy, Compared::Reference, finding);
         }
-        for strategy in [&Strategy::single()].into_iter().chain(strategies) {
-            for &level in &levels {
+        let single = Strategy::single();
+        let all = [&single].into_iter().chain(strategies);
+        for (number, strategy) in all.enumerate() {
+            let first = (self.cases as usize + number) % levels.len();
+            let turns = levels[first..].iter().chain(&levels[..first]);
+            for &level in share_of_levels(&levels).of_items(turns) {
                 let finding = trial.fast(strategy, level);
                 self.note(name, case, strategy, Compared::Fast(level), finding);
             }
@@ -209,8 +214,12 @@ impl Ledger {
             reasons, expected,
             "{title}: not the refusals that were expected"
         );
-        let fast = test_levels().into_iter().map(Compared::Fast);
-        for kernels in fast.chain([Compared::Reference]) {
+        let levels = test_levels();
+        let of_level = share_of_levels(&levels).least(least);
+        let fast = levels
+            .into_iter()
+            .map(|level| (Compared::Fast(level), of_level));
+        for (kernels, least) in fast.chain([(Compared::Reference, least)]) {
             let agreed = self.agreed.get(&kernels).copied().unwrap_or(0);
             assert!(
                 agreed >= least,
@@ -224,6 +233,10 @@ impl Ledger {
         );
         assert!(self.hard.len() <= few, "{title}: too many ill-conditioned");
     }
+}
+
+fn share_of_levels(levels: &[Level]) -> Share {
+    Share::of(levels.len() as u64)
 }
 
 /// Whether a strategy has more parts along a dim than the input has indices.

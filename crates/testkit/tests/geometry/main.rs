@@ -33,8 +33,8 @@ fn seeds() -> (u64, u64) {
     (start, if long { 10 } else { 1 })
 }
 
-/// In this many runs of different days all cases run.
-const PARTS: u64 = 4;
+/// In this many runs of different days all cases run. Instruction levels, of which there are four at most, have turns of their own.
+const PARTS: u64 = 5;
 
 /// The windows of an operation in 1D: every kernel, stride, dilation and padding.
 fn windows(operation: Operation) -> Vec<(Window, bool)> {

@@ -11,7 +11,7 @@ use partita_graph::Graph;
 use partita_input::{Sampling, Variants, Waker};
 use partita_program::{Buffer, Load, TaskId, When};
 use partita_run::{Inputs, Memory, RunError, Source};
-use partita_session::{Boundary, Failed, Next, Repeat, StepHook};
+use partita_session::{Boundary, Failed, Next, Repeat, StepHook, ValuesError};
 use partita_site::launch::{Agreement, MakeStepHook};
 use partita_space::{Rank, Seconds};
 use std::collections::BTreeMap;
@@ -210,7 +210,7 @@ pub fn switches(parts: &[(Range<usize>, usize)], batch: usize) -> BTreeMap<u64, 
 
 /// Values of a range of elements of a persistent buffer under the weights of this number.
 pub type ValuesOf<'v> =
-    dyn Fn(usize, &Buffer, Range<usize>) -> Result<Option<Vec<f64>>, String> + Sync + 'v;
+    dyn Fn(usize, &Buffer, Range<usize>) -> Result<Option<Vec<f64>>, ValuesError> + Sync + 'v;
 
 /// Makes the hooks that replace the weights of ranks between steps.
 pub struct WeightSwitches<'s> {

@@ -30,7 +30,7 @@ use partita_lower::Strategy;
 use partita_program::{Buffer, Optimizer, ProgramKind, Role};
 use partita_run::{NoSink, PackedTensor, RunError, Sink, Source, SystemClock};
 use partita_session::{
-    Outcome, PersistentTensor, Plan, Progress, RunEnd, Session, persistent_name,
+    Outcome, PersistentTensor, Plan, Progress, RunEnd, Session, ValuesError, persistent_name,
 };
 use partita_site::kernel_set::{KernelSet, oversubscription};
 use partita_site::launch::{
@@ -86,8 +86,8 @@ pub struct ForwardRequest {
     pub per_sample: bool,
 }
 
-/// Values of a range of elements of a named tensor. Errors: why they cannot be had.
-pub type TensorPart<'t> = dyn Fn(&str, Range<usize>) -> Result<Vec<f64>, String> + Sync + 't;
+/// Values of a range of elements of a named tensor.
+pub type TensorPart<'t> = dyn Fn(&str, Range<usize>) -> Result<Vec<f64>, ValuesError> + Sync + 't;
 
 /// A forward run, its weights loaded.
 pub struct Forward {

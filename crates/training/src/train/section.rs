@@ -1,4 +1,7 @@
 //! Tables of a run file, and their errors.
+//!
+//! Not serde's derive, which stops at the first fault: a fault needs its key, so that the other ones are found too, and
+//! the nearest valid value.
 
 mod all;
 pub mod suggest;

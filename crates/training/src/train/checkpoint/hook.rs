@@ -3,7 +3,7 @@
 use super::super::curve::LossCurve;
 use super::super::record::BestResult;
 use super::super::run::Run;
-use super::best::{self, Best, BestFile};
+use super::best::{self, Best, BestError, BestFile};
 use super::config::CheckpointConfig;
 use super::last::LastCheckpoint;
 use super::repeat::{Repetition, is_short};
@@ -16,7 +16,9 @@ use partita_session::{Boundary, Failed, Next, OwnedShard, Position, Repeat, Sess
 use partita_site::launch::{Agreement, Decision, MakeStepHook, RepeatFrom, Vote};
 use partita_site::{Context, Event};
 use partita_space::{Bytes, Rank, Seconds};
-use partita_weights::checkpoint::{CheckpointFolder, PartLayout, ShardSpec, TensorKind};
+use partita_weights::checkpoint::{
+    CheckpointError, CheckpointFolder, PartLayout, ShardSpec, TensorKind,
+};
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -459,9 +461,13 @@ impl Checkpointer<'_> {
         self.finish(written.result, written.best_failure);
     }
 
-    fn finish(&mut self, result: Result<Option<PathBuf>, String>, best_failure: Option<String>) {
+    fn finish(
+        &mut self,
+        result: Result<Option<PathBuf>, CheckpointError>,
+        best_failure: Option<BestError>,
+    ) {
         if self.rank > 0 {
-            let failed = |reason| format!("rank {}: {reason}", self.rank);
+            let failed = |error| format!("rank {}: {error}", self.rank);
             self.failure = result.err().map(failed);
             return;
         }
@@ -472,15 +478,15 @@ impl Checkpointer<'_> {
                 *last = begun.or(last.take());
                 drop(last);
                 self.all.note_failure(None);
-                if let Some(reason) = best_failure {
+                if let Some(error) = best_failure {
                     let path = self.all.best_file.path().display();
                     let text = format!(
-                        "the weights of the best epoch could not be written to {path}: {reason}; training goes on"
+                        "the weights of the best epoch could not be written to {path}: {error}; training goes on"
                     );
                     self.all.context.report(Event::Warning(&text));
                 }
             }
-            (Err(reason), begun) => {
+            (Err(error), begun) => {
                 let is_begun = |best: &Best| {
                     let begun = begun.as_ref();
                     begun.is_some_and(|begun| name(begun.steps) == best.checkpoint)
@@ -490,12 +496,12 @@ impl Checkpointer<'_> {
                     *best = self.lead.best_before.take();
                 }
                 drop(best);
-                self.tell_failure(&reason, begun);
+                self.tell_failure(error.to_string(), begun);
             }
         }
     }
 
-    fn tell_failure(&self, reason: &str, begun: Option<LastCheckpoint>) {
+    fn tell_failure(&self, reason: String, begun: Option<LastCheckpoint>) {
         let all = self.all;
         let steps = begun.map_or(0, |begun| begun.steps);
         let last = match all.last() {
@@ -503,7 +509,7 @@ impl Checkpointer<'_> {
             None => "there is no earlier one of this run".to_owned(),
         };
         // A reason that another rank gave is the cause.
-        let reason = all.failure().unwrap_or_else(|| reason.to_owned());
+        let reason = all.failure().unwrap_or(reason);
         let text = format!(
             "the checkpoint of step {steps} could not be written: {reason}; training goes on, and {last}"
         );

@@ -1,7 +1,7 @@
 //! Reads the persistent buffers of ranks from a checkpoint.
 
 use partita_program::Buffer;
-use partita_session::persistent_name;
+use partita_session::{ValuesError, persistent_name};
 use partita_weights::checkpoint::{Checkpoint, TensorReader};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -25,20 +25,20 @@ impl<'c> StoredValues<'c> {
 
     /// A range of elements of the tensor of a buffer.
     ///
-    /// Errors: why they cannot be read.
-    pub fn read(&self, buffer: &Buffer, elements: Range<usize>) -> Result<Vec<f64>, String> {
+    /// Errors: an unreadable checkpoint; a tensor of another shape.
+    pub fn read(&self, buffer: &Buffer, elements: Range<usize>) -> Result<Vec<f64>, ValuesError> {
         let name = persistent_name(&buffer.name);
         let shape = buffer
             .tensor
             .map_or(buffer.dims, |tensor| tensor.distribution.shape);
-        let stored = self.checkpoint.tensor(name);
-        let stored = stored.map_err(|error| error.to_string())?;
+        let stored = self.checkpoint.tensor(name)?;
         if stored.shape != shape {
             return Err(format!(
                 "tensor `{name}` of {} has the shape {:?}, expected {shape:?}",
                 self.checkpoint.path().display(),
                 stored.shape
-            ));
+            )
+            .into());
         }
         let id = thread::current().id();
         let lock = || self.readers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,6 +46,6 @@ impl<'c> StoredValues<'c> {
         let mut own = own.unwrap_or_else(|| self.checkpoint.reader());
         let values = own.read(name, elements);
         lock().insert(id, own);
-        values.map_err(|error| error.to_string())
+        Ok(values?)
     }
 }

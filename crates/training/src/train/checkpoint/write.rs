@@ -53,9 +53,9 @@ pub struct Written {
     /// The snapshot's memory.
     pub data: Vec<u8>,
     /// The folder of the checkpoint, on the first rank.
-    pub result: Result<Option<PathBuf>, String>,
+    pub result: Result<Option<PathBuf>, CheckpointError>,
     /// Why the weights of the best checkpoint could not be written, on the first rank.
-    pub best_failure: Option<String>,
+    pub best_failure: Option<BestError>,
 }
 
 impl Writing {
@@ -67,7 +67,7 @@ impl Writing {
     fn run(mut self) -> Written {
         let result = self.write();
         let best_failure = match (&result, &self.lead) {
-            (Ok(_), Some(lead)) => lead.settle(&self.folder).map(|error| error.to_string()),
+            (Ok(_), Some(lead)) => lead.settle(&self.folder),
             (Ok(_), None) => None,
             (Err(_), _) => {
                 self.give_up();
@@ -76,7 +76,7 @@ impl Writing {
         };
         Written {
             data: std::mem::take(&mut self.data),
-            result: result.map_err(|error| error.to_string()),
+            result,
             best_failure,
         }
     }

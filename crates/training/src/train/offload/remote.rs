@@ -31,7 +31,7 @@ pub struct RemoteValidation<'r> {
 }
 
 /// What a validator answered rank 0, or why it is lost.
-type Told = (usize, Result<Report<Evaluated>, String>);
+type Told = (usize, io::Result<Report<Evaluated>>);
 
 /// How long a validator may stand, asked for again while it is awaited.
 type Limit<'l> = &'l (dyn Fn() -> Duration + Sync);
@@ -182,8 +182,7 @@ fn listen(joined: &Joined, timeout: Duration) -> io::Result<(Receiver<Told>, Vec
                         own.store(done, Ordering::Relaxed);
                         continue;
                     }
-                    Ok(report) => Ok(report),
-                    Err(error) => Err(lost_reason(&error)),
+                    report => report,
                 };
                 let is_last = report.is_err();
                 if tell.send((index, report)).is_err() || is_last {
@@ -290,13 +289,12 @@ impl Heard {
         }
     }
 
-    fn take(&mut self, index: usize, report: Result<Report<Evaluated>, String>) {
+    fn take(&mut self, index: usize, report: io::Result<Report<Evaluated>>) {
         let address = &self.addresses[index];
         match report {
             Ok(Report::Done { results, .. }) => self.parts[index] = Some(results),
-            Ok(Report::Failed(reason)) | Err(reason) => {
-                self.lost = Some(format!("{address}: {reason}"));
-            }
+            Ok(Report::Failed(reason)) => self.lost = Some(format!("{address}: {reason}")),
+            Err(error) => self.lost = Some(format!("{address}: {}", lost_reason(&error))),
             Ok(Report::Working { .. }) => {}
         }
     }

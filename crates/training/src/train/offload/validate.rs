@@ -300,7 +300,7 @@ impl Trainee {
             prepared,
             &|name, elements| match tensors.get(name) {
                 Some(tensor) => Ok(tensor.part(elements)),
-                None => Err(format!("the snapshot lacks `{name}`")),
+                None => Err(format!("the snapshot lacks `{name}`").into()),
             },
             listener,
         );
