@@ -456,8 +456,7 @@ impl Forward {
         samples: Vec<usize>,
         groups: Vec<Range<usize>>,
     ) -> Result<Prepared<'static>, TrainError> {
-        let (run, graph, count) = (&self.run, &self.graph, samples.len());
-        let stored = self.stored;
+        let (run, graph, stored, count) = (&self.run, &self.graph, self.stored, samples.len());
         let context = launch.context();
         let host = Host::local(context.level());
         let (local, cores) = launch.local(run.ranks, &host);
@@ -499,6 +498,7 @@ impl Forward {
                 validation: samples,
                 groups,
                 divided: programs::divided(graph),
+                sample_dice: run.needs_sample_dice(),
                 ends: &|_| false,
                 traces_kept: 0,
             };
