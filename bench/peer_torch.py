@@ -57,6 +57,8 @@ def module(node: Node, rank: int, x: torch.Tensor) -> nn.Module | None:
             return ADAPTIVE_AVERAGE_POOL[rank](node.numbers("output", rank))
         case "batch_norm":
             return BATCH_NORM[x.ndim - 2](x.shape[1], float(keys["epsilon"]), float(keys["momentum"]))
+        case "group_norm":
+            return nn.GroupNorm(int(keys["groups"]), x.shape[1], float(keys["epsilon"]))
         case "relu":
             return nn.ReLU(inplace=True)
         case "leaky_relu":

@@ -6,7 +6,7 @@ use crate::persistent::{InitialValues, first_not_finite, set_initial};
 use crate::position::{EpochReport, Position};
 use crate::resume::{Boundary, Next, NoHook, StepHook};
 use crate::schedule::ScheduleState;
-use crate::session::Session;
+use crate::session::{Plan, Session};
 use crate::snapshot::{Snapshot, Validators};
 use crate::steps::PlannedStep;
 use crate::validation::{Evaluated, EvaluatedBatch, JoinOutputs, Validation};
@@ -495,7 +495,7 @@ impl SessionRun<'_, '_> {
             ProgramKind::Evaluate | ProgramKind::Infer => {
                 let batch = self.evaluated(rank, planned, &step, loss);
                 let validation = self.current.validation.get_or_insert_default();
-                validation.add(&batch, self.session.plan.divided.as_ref());
+                add(validation, &batch, &self.session.plan);
                 validation.seconds += seconds;
                 Progress::Evaluated {
                     epoch,
@@ -656,10 +656,10 @@ impl SessionRun<'_, '_> {
     }
 
     fn set_validation(&mut self, epoch: u64, found: &Evaluated) {
-        let (mut validation, divided) = (Validation::default(), &self.session.plan.divided);
+        let (mut validation, plan) = (Validation::default(), &self.session.plan);
         let batches = found.batches.iter();
-        batches.for_each(|batch| validation.add(batch, divided.as_ref()));
-        validation.finish(divided.as_ref());
+        batches.for_each(|batch| add(&mut validation, batch, plan));
+        validation.finish(plan.divided.as_ref());
         validation.seconds = found.seconds;
         self.put_validation(epoch, validation);
     }
@@ -745,6 +745,15 @@ impl SessionRun<'_, '_> {
             }
             Some(_) | None => Ok(None),
         }
+    }
+}
+
+/// Adds a step of an evaluation.
+fn add(validation: &mut Validation, batch: &EvaluatedBatch, plan: &Plan<'_>) {
+    validation.add(batch, plan.divided.as_ref());
+    // Outputs that are joined first have no counts.
+    if plan.sample_dice && !batch.counts().is_empty() {
+        validation.add_sample_dice(batch);
     }
 }
 

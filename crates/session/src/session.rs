@@ -46,6 +46,9 @@ pub struct Plan<'s> {
     /// Constants of the loss, where what is evaluated has no mean loss over samples: weights or an ignored class divide the
     /// sum of the cross-entropy, or Dice is of sums over samples.
     pub divided: Option<ClassTerms>,
+    /// Whether an evaluation tells [`Validation::sample_dice`](crate::Validation::sample_dice), for which it takes one
+    /// sample a step.
+    pub sample_dice: bool,
     /// Whether the training ends after the last of these epochs, though there are more. Called with the reports of all
     /// epochs that are done, which but for times are equal on all ranks, so that all ranks end after the same epoch.
     pub ends: &'s (dyn Fn(&[EpochReport]) -> bool + Sync),
@@ -117,7 +120,7 @@ impl<'s> Session<'s> {
             .chain(groups)
             .collect();
         for (kind, samples) in needs {
-            for batch in batch_sizes(samples, session.plan.batch) {
+            for batch in batch_sizes(samples, session.batch_of(kind)) {
                 if session.find(kind, batch).is_none() {
                     return Err(SessionError::NoProgram { kind, batch });
                 }
@@ -188,8 +191,17 @@ impl<'s> Session<'s> {
             let largest = groups.iter().map(Range::len).max();
             (self.forward_kind(), largest.unwrap_or(0))
         };
-        let main = self.find(kind, self.plan.batch.min(samples));
+        let main = self.find(kind, self.batch_of(kind).min(samples));
         main.expect("a session has a program for its first step")
+    }
+
+    /// Samples of a full step of a kind.
+    pub(crate) fn batch_of(&self, kind: ProgramKind) -> usize {
+        if self.plan.sample_dice && kind == ProgramKind::Evaluate {
+            1
+        } else {
+            self.plan.batch
+        }
     }
 
     /// Whether the plan has training samples.

@@ -94,7 +94,7 @@ impl Session<'_> {
         let forward = self.forward_kind();
         let mut all: Vec<PlannedStep> = training.collect();
         for (group, samples) in self.groups().into_iter().enumerate() {
-            let samples = self.plan.validation[samples].chunks(self.plan.batch);
+            let samples = self.plan.validation[samples].chunks(self.batch_of(forward));
             all.extend(samples.map(|samples| planned(forward, steps, samples)));
             let is_joined = !self.plan.groups.is_empty();
             if let Some(last) = all.last_mut().filter(|_| is_joined) {

@@ -25,6 +25,9 @@ pub struct Validation {
     /// Sums of Dice over all samples, where it is not a mean over samples.
     #[serde(default)]
     pub dice_sums: Vec<f64>,
+    /// Sum over samples of the mean Dice coefficient of their foreground, for [`Plan::sample_dice`](crate::Plan::sample_dice).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample_dice_sum: Option<f64>,
     /// Time, fetches included.
     pub seconds: Seconds,
 }
@@ -88,6 +91,24 @@ impl Validation {
         self.add_counts(&counts);
     }
 
+    /// Adds the Dice coefficient of a step of one sample: the mean over all classes but 0, of which one that the sample
+    /// neither has nor is predicted to have counts 1.
+    ///
+    /// Source: MONAI, `DiceMetric(include_background=False, ignore_empty=False)`.
+    pub(crate) fn add_sample_dice(&mut self, batch: &EvaluatedBatch) {
+        assert_eq!(batch.samples, 1, "samples of a step");
+        let mut sample = Self::default();
+        sample.add_counts(&batch.counts());
+        let [_, foreground @ ..] = sample.classes.as_slice() else {
+            return;
+        };
+        let all: f64 = foreground
+            .iter()
+            .map(|class| class.dice().unwrap_or(1.0))
+            .sum();
+        *self.sample_dice_sum.get_or_insert(0.0) += all / foreground.len() as f64;
+    }
+
     /// What is divided by sums over all samples, of the loss.
     fn quotients(&self, divided: Option<&ClassTerms>) -> f64 {
         let Some(terms) = divided else { return 0.0 };
@@ -116,6 +137,9 @@ impl Validation {
             .iter()
             .sum();
         self.samples += other.samples;
+        if let Some(sum) = other.sample_dice_sum {
+            *self.sample_dice_sum.get_or_insert(0.0) += sum;
+        }
         add(&mut self.entropy, &other.entropy);
         self.dice_sums
             .resize(other.dice_sums.len().max(self.dice_sums.len()), 0.0);
@@ -140,6 +164,12 @@ impl Validation {
         let sum = |count: fn(&ClassCount) -> f64| self.classes.iter().map(count).sum::<f64>();
         let actual = sum(|class| class.actual);
         (actual > 0.0).then(|| sum(|class| class.hits) / actual)
+    }
+
+    /// Mean over samples of the mean Dice coefficient of their foreground, where it was asked for.
+    pub fn sample_dice(&self) -> Option<f64> {
+        let sum = self.sample_dice_sum?;
+        (self.samples > 0).then(|| sum / self.samples as f64)
     }
 
     /// `counts` has the hits of all classes, then the predicted, then the actual positions.

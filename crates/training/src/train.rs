@@ -289,7 +289,6 @@ fn plan<'s>(
 ) -> Plan<'s> {
     let sampling = &preprocessing.sampling;
     let first = sampling.first_sample(Split::Validation);
-    let validation = first..first + sampling.samples(Split::Validation);
     Plan {
         epochs: run.epochs as u64,
         batch: run.batch,
@@ -297,9 +296,10 @@ fn plan<'s>(
         schedule: run.schedule.clone(),
         loss_scaling: run.loss_scaling,
         training_order: order,
-        validation: validation.collect(),
+        validation: (first..first + sampling.samples(Split::Validation)).collect(),
         groups,
         divided: programs::divided(graph),
+        sample_dice: run.needs_sample_dice(),
         ends,
         traces_kept: TRACES_KEPT,
     }
@@ -618,7 +618,7 @@ fn open_metrics(
         if task.joined.is_some() {
             samples[1] = sampling.volumes(Split::Validation);
         }
-        let classes = ClassNames::new(check::classes(task.graph), task.dataset.targets());
+        let classes = ClassNames::of_run(task.run, task.graph, task.dataset.targets());
         let of_run = (task.run, samples, classes);
         Metrics::open(of_run, output.path(), from.as_ref(), scale.clone(), tally)
     };

@@ -11,7 +11,7 @@ mod tests;
 
 pub use error::WeightsError;
 pub use kernel_axes::{KernelAxes, NoKernelAxes};
-pub use selection::Selection;
+pub use selection::{Selection, load_all};
 
 use matching::{Matched, Matching, Summary};
 use partita_formats::DataError;

@@ -305,6 +305,66 @@ fn evaluations_are_of_the_means() {
     }
 }
 
+/// Crops that are samples of their own are averaged, and evaluated, one by one.
+#[test]
+fn evaluations_of_crops_are_of_the_means() {
+    let case = trained();
+    case.answer("data segmentation --out large --volumes 6 --grid 12 --validation 0.34 --test 0");
+    let more = "batch = 3\nepochs = 1\n[augmentation]\ncrop = [8, 8, 8]\nvalidation_crops = \"grid\"\n\
+                [schedule]\nlearning_rate = 0.02\n";
+    case.run_file("crops.toml", "out", more);
+    let run = "crops.toml --data large --volumes crops";
+    let measured = |more: &str| {
+        let words = format!("evaluate {run} --json {more}");
+        case.json(&words)["metrics"].clone()
+    };
+    let loss = |metrics: &serde_json::Value| metrics["loss"].as_f64().unwrap();
+    let (one, same) = (measured("--weights out"), measured("--weights out,out"));
+    // 2 volumes of 8 crops.
+    assert_eq!(
+        (&one["samples"], &same["samples"]),
+        (&16.into(), &16.into())
+    );
+    assert!((loss(&one) / loss(&same) - 1.0).abs() < 1e-6);
+    assert_eq!(one["classification"], same["classification"]);
+    let averaged = format!("--weights {} --mirror d,w", WEIGHTS.join(","));
+    let means = measured(&averaged);
+    assert!((loss(&one) - loss(&means)).abs() > 1e-4);
+    // As the classes that `infer` writes say.
+    let from = format!("infer {run} {averaged} --output classes --out crops.npy");
+    case.answer(&from);
+    let told = means["classification"]["accuracy"].as_f64().unwrap();
+    let found = accuracy_of_crops(case, &npy(&case.path("crops.npy")).1);
+    assert!((found - told).abs() < 1e-9, "{found} {told}");
+    for (strategy, ranks) in [("data=2", "2"), ("depth=2", "2"), ("filter=2", "2")] {
+        let found = measured(&format!("{averaged} --strategy {strategy} --ranks {ranks}"));
+        let is_near = (loss(&found) / loss(&means) - 1.0).abs() < 1e-6;
+        assert!(is_near, "{strategy}");
+        assert_eq!(found["samples"], means["samples"], "{strategy}");
+    }
+}
+
+/// The share of the voxels of the crops of 8^3 that cover volumes of 12^3 whose predicted class is that of the dataset.
+fn accuracy_of_crops(case: &Case, classes: &[u8]) -> f64 {
+    let dataset = Dataset::open(case.path("large")).unwrap();
+    let mut reader = dataset.reader(Split::Validation);
+    let (mut labels, mut hits) = (Samples::new(DType::Int16), 0);
+    for (crop, classes) in classes.chunks_exact(512).enumerate() {
+        let [d, h, w] = [crop / 4 % 2, crop / 2 % 2, crop % 2].map(|at| 4 * at..4 * at + 8);
+        reader
+            .read_labels(crop / 8, [0..1, d, h, w], &mut labels)
+            .unwrap();
+        let Samples::I16(labels) = &labels else {
+            panic!("labels are integers");
+        };
+        let pairs = labels.iter().zip(classes);
+        hits += pairs
+            .filter(|&(&label, &class)| label == i16::from(class))
+            .count();
+    }
+    hits as f64 / classes.len() as f64
+}
+
 /// The share of the voxels of the validation split whose predicted class is that of the dataset.
 fn accuracy(case: &Case, classes: &[u8]) -> f64 {
     let dataset = Dataset::open(case.path("set")).unwrap();

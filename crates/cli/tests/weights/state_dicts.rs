@@ -300,3 +300,46 @@ fn norms_without_parameters_are_those_of_pytorchs_affine_false() {
         loss
     );
 }
+
+/// What is asked for of a list of files need fit one of them only.
+#[test]
+fn names_and_axes_are_asked_for_of_the_files_that_have_them() {
+    let case = case();
+    case.answer("weights export run.toml --out listed.safetensors");
+    case.derive("listed.safetensors", "other.safetensors", |tensors| {
+        for (name, _) in tensors.iter_mut() {
+            *name = name.replace("c1.", "conv.");
+        }
+        tensors.push(one("criterion.weight"));
+    });
+    let (_, loss) = case.evaluated("run.toml");
+    let list = "run.toml --weights out,other.safetensors";
+    let more = format!("{list} --rename conv=c1 --skip criterion.* --axes DHW");
+    let (said, same) = case.evaluated(&more);
+    assert!((same / loss - 1.0).abs() < 1e-6, "{same} {loss}");
+    assert!(said.contains("1 of the file are left"), "{said}");
+    let fitting = "--rename conv=c1 --skip criterion.*";
+    for (more, expected) in [
+        (
+            format!("{list} {fitting} --skip metric.*"),
+            "`skip` names `metric.*`, which fits no tensor, and none of the other file",
+        ),
+        (
+            format!("{list} {fitting} --rename conv2=c2"),
+            "`rename` names `conv2`, which fits no tensor, and none of the other file",
+        ),
+        (
+            "run.toml --weights out,out,out --skip metric.*".to_owned(),
+            "and none of the 2 other files",
+        ),
+        (
+            "run.toml --weights out,out --axes WHD".to_owned(),
+            "the axes WHD are of no use",
+        ),
+        // A file that lacks a tensor is told of itself.
+        (format!("{list} --skip criterion.*"), "other.safetensors"),
+    ] {
+        let told = case.refusal(&format!("evaluate {more}"));
+        assert!(told.contains(expected), "{more}: {told}");
+    }
+}

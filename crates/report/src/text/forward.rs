@@ -257,6 +257,7 @@ mod tests {
                 largest_share: share,
                 mean_dice: None,
                 mean_overlap: None,
+                sample_dice: None,
                 classes: vec![ClassResult {
                     class: "lesion".to_owned(),
                     share,

@@ -206,14 +206,14 @@ pub(super) fn write_classes(
         percent(found.accuracy),
         percent(found.largest_share)
     );
-    write_pairs(
-        out,
-        &[
-            ("accuracy", accuracy),
-            ("mean Dice", or_none(found.mean_dice)),
-            ("mean overlap", or_none(found.mean_overlap)),
-        ],
-    )?;
+    let mut pairs = vec![
+        ("accuracy", accuracy),
+        ("mean Dice", or_none(found.mean_dice)),
+        ("mean overlap", or_none(found.mean_overlap)),
+    ];
+    let of_samples = found.sample_dice.is_some();
+    pairs.extend(of_samples.then(|| ("Dice of samples", or_none(found.sample_dice))));
+    write_pairs(out, &pairs)?;
     if found.classes.len() > CLASSES_SHOWN_MAX {
         return Ok(());
     }

@@ -320,16 +320,20 @@ pub fn schedule_fits(run: &Run, dataset: &Dataset) -> Result<(), Mismatch> {
 /// Checks that the run has the metric by which the best checkpoint is chosen.
 pub fn metric_fits(run: &Run, graph: &Graph, dataset: &Dataset) -> Result<(), TrainError> {
     let has_validation = dataset.samples(Split::Validation) > 0;
-    let is_classifier = classes(graph).is_some();
+    let classes = classes(graph);
+    let is_classifier = classes.is_some();
     let fits = |metric: BestMetric| {
         let (validation, classifier) = metric.needs();
-        (!validation || has_validation) && classifier.is_none_or(|it| it == is_classifier)
+        (!validation || has_validation)
+            && classifier.is_none_or(|it| it == is_classifier)
+            && (metric != BestMetric::SampleDice || classes > Some(1))
     };
     let needed = run.metrics_needed();
     let Some((key, metric)) = needed.into_iter().find(|&(_, metric)| !fits(metric)) else {
         return Ok(());
     };
     let need = match metric.needs() {
+        (_, Some(true)) if classes == Some(1) => "a class besides class 0",
         (_, Some(true)) => "classes and validation samples",
         (_, Some(false)) => "targets of a regression and validation samples",
         (_, None) => "validation samples",

@@ -2,9 +2,8 @@
 
 use super::check;
 use super::ensemble;
-use super::error::ensemble::EnsembleError;
-use super::error::{Mismatch, TrainError};
-use super::forward::{Forward, ForwardRequest, Prepared, VolumeMode};
+use super::error::TrainError;
+use super::forward::{Forward, ForwardRequest, Prepared};
 use super::joined::JoinedPrograms;
 use super::per_sample::SampleResult;
 use super::record::ValidationResult;
@@ -97,10 +96,6 @@ fn evaluate_with(
 ) -> Result<Option<EvaluateResult>, TrainError> {
     let forward = Forward::new(launch, request, data)?;
     check_targets(&forward)?;
-    if forward.volumes == VolumeMode::Crops && forward.is_joined {
-        let model = forward.graph.name.clone();
-        return Err(Mismatch::from(EnsembleError::Crops { model }).into());
-    }
     let split = forward.split(request.split)?;
     match forward.tiles(split) {
         Some(plan) => {

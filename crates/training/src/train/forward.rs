@@ -456,8 +456,7 @@ impl Forward {
         samples: Vec<usize>,
         groups: Vec<Range<usize>>,
     ) -> Result<Prepared<'static>, TrainError> {
-        let (run, graph, count) = (&self.run, &self.graph, samples.len());
-        let stored = self.stored;
+        let (run, graph, stored, count) = (&self.run, &self.graph, self.stored, samples.len());
         let context = launch.context();
         let host = Host::local(context.level());
         let (local, cores) = launch.local(run.ranks, &host);
@@ -499,6 +498,7 @@ impl Forward {
                 validation: samples,
                 groups,
                 divided: programs::divided(graph),
+                sample_dice: run.needs_sample_dice(),
                 ends: &|_| false,
                 traces_kept: 0,
             };
@@ -692,24 +692,20 @@ fn load(
     (run, graph): (&Run, &Graph),
     output: &Path,
 ) -> Result<Vec<LoadedWeights>, TrainError> {
-    let load = |file: &WeightFile, path: Option<&Path>| {
-        let asked = (path, &request.selection);
-        start::of_forward(launch, asked, run, (file, graph))
-    };
-    if request.best {
-        return Ok(vec![load(&WeightFile::best(output)?, None)?]);
-    }
-    if request.weights.is_empty() {
+    let files = if request.best {
+        vec![(WeightFile::best(output)?, None)]
+    } else if request.weights.is_empty() {
         let file = WeightFile::of_training(output, &request.run_file)?;
-        note_newer(launch, &file);
-        return Ok(vec![load(&file, None)?]);
+        vec![(file, None)]
+    } else {
+        let paths = request.weights.iter().map(PathBuf::as_path);
+        let files = paths.map(|path| Ok((WeightFile::read(path)?, Some(path))));
+        files.collect::<Result<_, TrainError>>()?
+    };
+    if !request.best {
+        files.iter().for_each(|(file, _)| note_newer(launch, file));
     }
-    let all = request.weights.iter().map(|path| {
-        let file = WeightFile::read(path)?;
-        note_newer(launch, &file);
-        load(&file, Some(path))
-    });
-    all.collect()
+    start::of_forward(launch, files, &request.selection, (run, graph))
 }
 
 /// The preparation of samples for each of the weights.

@@ -1,10 +1,10 @@
-//! Loss and metrics of volumes whose outputs are joined of tiles.
+//! Loss and metrics of volumes whose outputs are joined of tiles, and of samples whose outputs are averages.
 //!
 //! A first run writes the outputs of all tiles into a scratch file, as an inference does. A second one reads whole
-//! volumes of it as the samples of a network that is the loss alone.
+//! volumes of it, or crops that are averaged one by one, as the samples of a network that is the loss alone.
 
 use super::error::TrainError;
-use super::forward::{Ends, Forward, Prepared};
+use super::forward::{Ends, Forward, Prepared, VolumeMode};
 use super::preparation::SampleOptions;
 use super::run::Run;
 use super::tiles::{self, TileFiles, VolumeLoss};
@@ -16,7 +16,7 @@ use partita_formats::DType;
 use partita_graph::{Graph, Node, NodeId, Op, Shape};
 use partita_input::{
     EvaluationCrops, HyperslabSource, Loading, PredictionScratch, PredictionShape,
-    PredictionSource, Preprocessing, Sampling, TilePlan, Tiling, Waker,
+    PredictionSource, Preprocessing, TilePlan, Tiling, Variants, Waker,
 };
 use partita_lower::Strategy;
 use partita_program::ProgramKind;
@@ -162,7 +162,9 @@ impl JoinedLoss {
                 first_sample,
             })
         };
-        let parts = by_extents(sampling, split, shape).into_iter().map(part);
+        let extents = sampling.extents(split);
+        let extents = extents.filter(|_| of.volumes != VolumeMode::Crops);
+        let parts = by_extents(extents.as_deref(), shape).into_iter().map(part);
         Ok(Self {
             parts: parts.collect::<Result<_, _>>()?,
         })
@@ -200,18 +202,14 @@ impl LossPart {
     }
 }
 
-/// The volumes of a split by their extents.
+/// The volumes of a split by their extents, where these differ.
 fn by_extents(
-    sampling: &Sampling,
-    split: Split,
+    extents: Option<&[[usize; 3]]>,
     shape: PredictionShape,
 ) -> BTreeMap<[usize; 3], Vec<usize>> {
-    let extents = sampling.extents(split);
     let mut groups: BTreeMap<[usize; 3], Vec<usize>> = BTreeMap::new();
     for volume in 0..shape.samples {
-        let extent = extents
-            .as_ref()
-            .map_or(shape.extent, |extents| extents[volume]);
+        let extent = extents.map_or(shape.extent, |extents| extents[volume]);
         groups.entry(extent).or_default().push(volume);
     }
     groups
@@ -226,8 +224,13 @@ fn of_loss(of: &Forward, shape: PredictionShape) -> Forward {
         strategy: StrategyChoice::Given(strategy),
         ..of.run.clone()
     };
+    let sampling = &of.preprocessing.sampling;
+    let sampling = match of.volumes {
+        VolumeMode::Tiles | VolumeMode::Whole => sampling.whole_of(shape.extent),
+        VolumeMode::Crops => sampling.clone().with_variants(Variants::default()),
+    };
     let preprocessing = Preprocessing {
-        sampling: of.preprocessing.sampling.whole_of(shape.extent),
+        sampling,
         ..Preprocessing::plain(&of.dataset)
     };
     let mut loss = Forward::without_weights(run, graph, of.dataset.clone(), preprocessing);
@@ -341,7 +344,9 @@ impl JoinedValidation {
         let plan = tiling::plan(sampling, (split, Tiling::default()), volumes, run.batch);
         let first_sample = sampling.first_sample(split);
         let (run, graph) = (run.clone(), graph.clone());
-        let forward = Forward::without_weights(run, graph, dataset.clone(), preprocessing.clone());
+        let preprocessing = preprocessing.clone();
+        let mut forward = Forward::without_weights(run, graph, dataset.clone(), preprocessing);
+        forward.volumes = VolumeMode::Tiles;
         Ok(Some(Self {
             plan: Arc::new(plan),
             loss: JoinedLoss::prepare(launch, &forward, split, volumes)?,

@@ -35,7 +35,9 @@ pub fn programs(
         if kind == ProgramKind::Train {
             check_last(graph, strategy, samples, (run.batch, run.accumulate))?;
         }
-        for batch in batch_sizes(samples, run.batch) {
+        let is_each = kind == ProgramKind::Evaluate && run.needs_sample_dice();
+        let most = if is_each { 1 } else { run.batch };
+        for batch in batch_sizes(samples, most) {
             let is_same = |one: &Programs| one.step.kind == kind && one.step.batch == batch;
             if played.iter().any(is_same) {
                 continue;

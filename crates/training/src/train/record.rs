@@ -242,6 +242,9 @@ pub struct Classification {
     pub mean_dice: Option<f64>,
     /// Mean intersection over union of the classes.
     pub mean_overlap: Option<f64>,
+    /// Mean over samples of the mean Dice coefficient of their foreground, where the run file asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample_dice: Option<f64>,
     /// Each class.
     pub classes: Vec<ClassResult>,
 }

@@ -464,6 +464,7 @@ impl Metrics<'_> {
             largest_share: fraction.iter().copied().fold(0.0, f64::max),
             mean_dice: mean(validation, ClassCount::dice),
             mean_overlap: mean(validation, ClassCount::iou),
+            sample_dice: validation.sample_dice(),
             classes: classes.collect(),
         })
     }

@@ -371,6 +371,12 @@ impl Run {
         all
     }
 
+    /// Whether its evaluations tell the Dice coefficients of single samples, as one of its metrics is their mean.
+    pub fn needs_sample_dice(&self) -> bool {
+        let mut needed = self.metrics_needed().into_iter();
+        needed.any(|(_, metric)| metric == BestMetric::SampleDice)
+    }
+
     /// Its ranks, threads and kernels.
     pub fn rank_config(&self) -> RankConfig {
         RankConfig {

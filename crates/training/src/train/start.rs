@@ -5,7 +5,7 @@ use super::checkpoint::Resume;
 use super::error::TrainError;
 use super::run::Run;
 use super::run_file::StartWeights;
-use crate::weights::{LoadedWeights, Selection, WeightFile};
+use crate::weights::{LoadedWeights, Selection, WeightFile, load_all};
 use partita_data::Dataset;
 use partita_graph::{Graph, Op};
 use partita_input::DataRecord;
@@ -64,13 +64,25 @@ fn report(launch: &Launch<'_>, weights: &LoadedWeights) {
 }
 
 /// The weights of an evaluation, by names as asked for, or as those of the run file where it starts from the same file;
-/// says what is left of them, if not all is taken.
+/// says what is left of them, if not all is taken. Each file may come with the path by which it was asked for.
 pub fn of_forward(
     launch: &Launch<'_>,
-    (read, asked): (Option<&Path>, &Selection),
-    run: &Run,
-    (file, graph): (&WeightFile, &Graph),
-) -> Result<LoadedWeights, TrainError> {
+    files: Vec<(WeightFile, Option<&Path>)>,
+    asked: &Selection,
+    (run, graph): (&Run, &Graph),
+) -> Result<Vec<LoadedWeights>, TrainError> {
+    let files = files.into_iter();
+    let files: Vec<_> = files
+        .map(|(file, read)| (file, selection(asked, read, run)))
+        .collect();
+    let all = load_all(&files, graph)?;
+    let parts = all.iter().filter(|one| !one.summary().is_whole());
+    parts.for_each(|weights| report(launch, weights));
+    Ok(all)
+}
+
+/// What is asked for of a file.
+fn selection(asked: &Selection, read: Option<&Path>, run: &Run) -> Selection {
     let mut selection = Selection {
         is_whole: true,
         ..asked.clone()
@@ -85,11 +97,7 @@ pub fn of_forward(
         selection.order = selection.order.or(start.selection.order);
         selection.axes = selection.axes.or_else(|| start.selection.axes.clone());
     }
-    let weights = file.load(graph, &selection)?;
-    if !weights.summary().is_whole() {
-        report(launch, &weights);
-    }
-    Ok(weights)
+    selection
 }
 
 /// The dataset with its channels in the order of weights that are used. Tells of axes that may be others.

@@ -11,6 +11,7 @@ mod meaning;
 mod per_sample;
 mod preparation;
 mod run_file;
+mod sample_dice;
 mod session;
 mod slips;
 mod statistics;

@@ -77,8 +77,8 @@ pub enum WeightsError {
     },
     /// A pattern fits no tensor.
     #[error(
-        "{}: `{key}` names `{pattern}`, which fits no tensor{}",
-        file.display(),
+        "{}: `{key}` names `{pattern}`, which fits no tensor{}{}",
+        file.display(), of_others(*others),
         Help::none().maybe_nearest(nearest.as_ref())
     )]
     Pattern {
@@ -90,6 +90,8 @@ pub enum WeightsError {
         pattern: String,
         /// The nearest tensor, if there is one.
         nearest: Option<String>,
+        /// How many other files it was asked for, none of which it fits either.
+        others: usize,
     },
     /// A weight file does not name its model.
     #[error(
@@ -313,6 +315,24 @@ pub enum WeightsError {
         /// Why not.
         reason: String,
     },
+}
+
+impl WeightsError {
+    /// The same of a pattern that fits none of so many files.
+    pub(super) fn of_files(mut self, count: usize) -> Self {
+        if let Self::Pattern { others, .. } = &mut self {
+            *others = count - 1;
+        }
+        self
+    }
+}
+
+fn of_others(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        1 => ", and none of the other file".to_owned(),
+        _ => format!(", and none of the {others} other files"),
+    }
 }
 
 impl From<CheckpointError> for WeightsError {

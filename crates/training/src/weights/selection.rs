@@ -1,7 +1,8 @@
 //! Which weights of a file a model takes, and under which names.
 
 use super::error::WeightsError;
-use super::{KernelAxes, WeightNames, closest};
+use super::{KernelAxes, LoadedWeights, WeightFile, WeightNames, closest};
+use partita_graph::Graph;
 use partita_space::fits;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::path::Path;
@@ -77,6 +78,7 @@ impl Selection {
                 key: "rename",
                 pattern: self.rename[index].0.clone(),
                 nearest: closest(&self.rename[index].0, tensors.iter().copied()),
+                others: 0,
             }),
         }
     }
@@ -101,10 +103,38 @@ impl Selection {
                     key,
                     pattern: pattern.clone(),
                     nearest: closest(pattern, names.iter().copied()),
+                    others: 0,
                 });
             }
         }
         Ok(())
+    }
+
+    /// Leaves out what this error says does not fit a file, and gives it as its key and text. None if the error is another.
+    fn leave_out(&mut self, error: &WeightsError) -> Option<(&'static str, String)> {
+        if let WeightsError::NoAxes { axes, .. } = error {
+            self.axes = None;
+            return Some(("axes", axes.clone()));
+        }
+        let WeightsError::Pattern { key, pattern, .. } = error else {
+            return None;
+        };
+        match *key {
+            "rename" => self.rename.retain(|(old, _)| old != pattern),
+            "skip" => self.skip.retain(|it| it != pattern),
+            _ => self.new.retain(|it| it != pattern),
+        }
+        Some((key, pattern.clone()))
+    }
+
+    /// Whether it has what [`leave_out`](Self::leave_out) tells so.
+    fn asks(&self, key: &str, text: &str) -> bool {
+        match key {
+            "rename" => self.rename.iter().any(|(old, _)| old == text),
+            "skip" => self.skip.iter().any(|pattern| pattern == text),
+            "new" => self.new.iter().any(|pattern| pattern == text),
+            _ => self.axes.is_some(),
+        }
     }
 
     /// How to leave out a tensor of the file.
@@ -136,6 +166,43 @@ impl Selection {
             format!("in `[weights]` of a run file, {rename}{new}")
         }
     }
+}
+
+/// The weights of a model in each of these files. A pattern or axes for several of them are left out for those that they
+/// do not fit.
+///
+/// Errors: those of [`WeightFile::load`]; a pattern or axes that fit none of the files for which they were asked.
+pub fn load_all(
+    files: &[(WeightFile, Selection)],
+    graph: &Graph,
+) -> Result<Vec<LoadedWeights>, WeightsError> {
+    let (mut loaded, mut failed) = (Vec::with_capacity(files.len()), None);
+    let mut unfit: BTreeMap<(&str, String), (usize, WeightsError)> = BTreeMap::new();
+    for (file, selection) in files {
+        let mut own = selection.clone();
+        loop {
+            let error = match file.load(graph, &own) {
+                Ok(weights) => {
+                    loaded.push(weights);
+                    break;
+                }
+                Err(error) => error,
+            };
+            let Some(part) = own.leave_out(&error) else {
+                failed.get_or_insert(error);
+                break;
+            };
+            unfit.entry(part).or_insert((0, error)).0 += 1;
+        }
+    }
+    let of_all = unfit.into_iter().find(|((key, text), (count, _))| {
+        let asked = files.iter().filter(|(_, one)| one.asks(key, text));
+        *count == asked.count()
+    });
+    if let Some((_, (count, error))) = of_all {
+        return Err(error.of_files(count));
+    }
+    failed.map_or(Ok(loaded), Err)
 }
 
 /// A name in which a beginning up to a dot is another, or dropped; none if it does not begin so.

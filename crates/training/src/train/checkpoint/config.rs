@@ -89,17 +89,20 @@ pub enum BestMetric {
     MeanDice,
     /// The highest mean intersection over union of the classes.
     MeanOverlap,
+    /// The highest mean over samples of the mean Dice coefficient of their foreground.
+    SampleDice,
 }
 
 impl BestMetric {
     /// All metrics with their names.
-    pub const CHOICES: [(&'static str, Self); 6] = [
+    pub const CHOICES: [(&'static str, Self); 7] = [
         ("training_loss", Self::TrainingLoss),
         ("validation_loss", Self::ValidationLoss),
         ("mean_absolute_error", Self::MeanAbsoluteError),
         ("accuracy", Self::Accuracy),
         ("mean_dice", Self::MeanDice),
         ("mean_overlap", Self::MeanOverlap),
+        ("sample_dice", Self::SampleDice),
     ];
 
     /// Its name.
@@ -118,6 +121,7 @@ impl BestMetric {
             Self::Accuracy => validation.and_then(Validation::accuracy),
             Self::MeanDice => validation.and_then(|it| mean(it, ClassCount::dice)),
             Self::MeanOverlap => validation.and_then(|it| mean(it, ClassCount::iou)),
+            Self::SampleDice => validation.and_then(Validation::sample_dice),
         }
     }
 
@@ -132,13 +136,18 @@ impl BestMetric {
             Self::TrainingLoss | Self::ValidationLoss | Self::MeanAbsoluteError => {
                 value < than - by
             }
-            Self::Accuracy | Self::MeanDice | Self::MeanOverlap => value > than + by,
+            Self::Accuracy | Self::MeanDice | Self::MeanOverlap | Self::SampleDice => {
+                value > than + by
+            }
         }
     }
 
     /// Whether it is a fraction from 0 to 1.
     pub fn is_fraction(self) -> bool {
-        matches!(self, Self::Accuracy | Self::MeanDice | Self::MeanOverlap)
+        match self {
+            Self::Accuracy | Self::MeanDice | Self::MeanOverlap | Self::SampleDice => true,
+            Self::TrainingLoss | Self::ValidationLoss | Self::MeanAbsoluteError => false,
+        }
     }
 
     /// What a run must have for it: validation samples, and whether the model classifies.
@@ -147,7 +156,9 @@ impl BestMetric {
             Self::TrainingLoss => (false, None),
             Self::ValidationLoss => (true, None),
             Self::MeanAbsoluteError => (true, Some(false)),
-            Self::Accuracy | Self::MeanDice | Self::MeanOverlap => (true, Some(true)),
+            Self::Accuracy | Self::MeanDice | Self::MeanOverlap | Self::SampleDice => {
+                (true, Some(true))
+            }
         }
     }
 }

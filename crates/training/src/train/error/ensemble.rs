@@ -35,15 +35,6 @@ pub enum EnsembleError {
         /// What it is of the first ones.
         expected: String,
     },
-    /// Averages of crops that are evaluated one by one.
-    #[error(
-        "averages over several `--weights` or `--mirror` are evaluated of volumes, and model `{model}` takes crops of them{}",
-        Help::advice("`partita infer` writes the averages of crops")
-    )]
-    Crops {
-        /// Name of the model.
-        model: String,
-    },
 }
 
 fn lacking(model: &str, possible: &[&str]) -> String {

@@ -137,6 +137,7 @@ fn plan(epochs: u64, rate: f64) -> Plan<'static> {
         validation: (TRAINING..TRAINING + VALIDATION).collect(),
         groups: Vec::new(),
         divided: None,
+        sample_dice: false,
         ends: &|_| false,
         traces_kept: 3,
     }
