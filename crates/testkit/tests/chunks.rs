@@ -41,8 +41,7 @@ fn slabs_equal_whole_tensors() {
         "height=2,width=2,overlap=off",
         "data=2,micro=2,shard=parameters",
     ];
-    let on = |blocks: &str| meshes.map(|mesh| format!("{mesh}; {blocks}"));
-    assert_like_one_rank(NETWORK, 3, blocks.into_iter().flat_map(on));
+    assert_like_one_rank(NETWORK, 3, (&meshes, &blocks));
 }
 
 #[test]
