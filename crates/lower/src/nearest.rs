@@ -207,15 +207,7 @@ impl Search<'_> {
             StrategyError::NoBranches { layers, .. } => {
                 vec![self.first_of(self.other_branches(layers))]
             }
-            StrategyError::TwoBlocks { .. } => {
-                let is_one =
-                    |choice: &LayerChoice| choice.recompute == Some(true) || choice.is_chunked();
-                // Chunks are computed again anyway.
-                let mut chunked = self.strategy.clone();
-                let both = chunked.layers.iter_mut().filter(|one| one.is_chunked());
-                both.for_each(|one| one.recompute = None);
-                vec![self.first_of([chunked]), self.apart(error, &is_one)]
-            }
+            StrategyError::TwoBlocks { .. } => self.one_block(error),
             StrategyError::Chunks { .. } | StrategyError::ManyChunks { .. } => {
                 vec![self.other_chunks(error)]
             }

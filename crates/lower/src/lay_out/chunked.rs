@@ -36,9 +36,8 @@ pub(super) fn chunks_of(
     }
     let mut chunks: Vec<Option<Chunks>> = vec![None; graph.nodes.len()];
     let mut block = 0;
-    let mut runs = all.chunk_by(|one, other| one == other);
     let mut start = 0;
-    while let Some(run) = runs.next() {
+    for run in all.chunk_by(|one, other| one == other) {
         let ids = start..start + run.len();
         start = ids.end;
         let Some((_, count)) = run[0] else { continue };

@@ -191,6 +191,15 @@ impl Search<'_> {
         })
     }
 
+    /// Each layer in one block that is recomputed. Chunks are recomputed anyway.
+    pub fn one_block(&self, error: &StrategyError) -> Vec<Option<Choice>> {
+        let is_one = |choice: &LayerChoice| choice.recompute == Some(true) || choice.is_chunked();
+        let mut chunked = self.strategy.clone();
+        let both = chunked.layers.iter_mut().filter(|one| one.is_chunked());
+        both.for_each(|one| one.recompute = None);
+        vec![self.first_of([chunked]), self.apart(error, &is_one)]
+    }
+
     /// Blocks in chunks cut around each layer that cannot be computed so, and in as many chunks as there are positions.
     pub fn other_chunks(&self, error: &StrategyError) -> Option<Choice> {
         let graph = self.checks.graph;
