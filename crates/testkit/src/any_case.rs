@@ -2,14 +2,14 @@
 
 use crate::cases::random_block;
 use crate::{
-    Case, Draws, random_branched_case, random_case, random_chunked_case, random_encoder_decoder,
-    random_grouped_case, random_layer_case, random_sequence_case, random_staged_case,
-    random_tied_case, random_two_stage_case,
+    Case, Draws, random_branched_case, random_case, random_encoder_decoder, random_grouped_case,
+    random_layer_case, random_sequence_case, random_staged_case, random_tied_case,
+    random_two_stage_case,
 };
 use partita_lower::Shard;
 use partita_program::Optimizer;
 
-const DRAWS: [fn(u64) -> Case; 9] = [
+const DRAWS: [fn(u64) -> Case; 8] = [
     random_case,
     random_layer_case,
     random_grouped_case,
@@ -18,7 +18,6 @@ const DRAWS: [fn(u64) -> Case; 9] = [
     random_staged_case,
     random_tied_case,
     random_sequence_case,
-    random_chunked_case,
 ];
 
 /// A case of the kind whose turn it is by the seed.
