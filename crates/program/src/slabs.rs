@@ -265,13 +265,23 @@ fn regions(region: Region, elements: usize) -> Vec<Region> {
     all
 }
 
-/// The first of the largest of these parts, moved to the end, where inputs may be left over.
-fn largest_region(mut region: Region, elements: usize) -> Region {
-    while let Some((dim, extent, count)) = split(&region, elements) {
-        let end = region.0[dim].end;
-        region.0[dim] = Interval::new(end - extent.div_ceil(count) as i64, end);
+/// The largest of these parts, moved to the end, where inputs may be left over. A part that is a little larger than others may be
+/// cut once more, so that they are the largest.
+fn largest_region(region: Region, elements: usize) -> Region {
+    let Some((dim, extent, count)) = split(&region, elements) else {
+        return region;
+    };
+    let part = |extent: usize| {
+        let mut part = region;
+        part.0[dim].start = part.0[dim].end - extent as i64;
+        largest_region(part, elements)
+    };
+    let [more, less] = [part(extent.div_ceil(count)), part(extent / count)];
+    if less.volume() > more.volume() {
+        less
+    } else {
+        more
     }
-    region
 }
 
 /// The dim along which a region is cut, its extent, and into how many parts; none if it is small enough.
@@ -294,6 +304,9 @@ mod tests {
             ([3, 1, 1, 11, 2], 7),
             ([2, 3, 4, 5, 6], 6),
             ([2, 3, 4, 5, 6], 1000),
+            // Of 24 planes in 7 parts those of four are cut again, so that those of three are the largest.
+            ([2, 24, 24, 24, 8], (1 << 17) / 8),
+            ([1, 28, 28, 28, 6], (1 << 17) / 8),
         ] {
             let parts = regions(whole(extent), elements);
             let volume = |region: &Region| region.shape().iter().product::<usize>();

@@ -101,3 +101,31 @@ fn more_chunks_take_less_memory() {
     let all = all.map(memory);
     assert!(all.is_sorted_by(|a, b| a > b), "{all:?}");
 }
+
+#[test]
+fn a_batch_norm_is_computed_in_chunks_where_it_takes_no_statistics() {
+    let text = NETWORK.replace(
+        "r1 = leaky_relu a1 slope=0.2",
+        "n1 = batch_norm a1 epsilon=1e-3 momentum=0.1\nr1 = leaky_relu n1 slope=0.2",
+    );
+    let graph = partita_graph::text::parse(&text).unwrap();
+    let kernels = reference_kernels(Dtype::F64);
+    let case = Case {
+        graph,
+        strategy: "depth=2; a1..p1: chunks=3".parse().unwrap(),
+        batch: 2,
+        seed: 1,
+    };
+    let refusal = case.strategy.check(&case.graph, 2).unwrap_err().to_string();
+    assert!(
+        refusal.contains("`n1` cannot be computed in chunks"),
+        "{refusal}"
+    );
+    case.strategy.check_layout(&case.graph, 2).unwrap();
+    let setup = Setup::of_case(&case, &kernels);
+    assert!(lower(&setup.request(ProgramKind::Train)).is_err());
+    for kind in [ProgramKind::Evaluate, ProgramKind::Infer] {
+        let program = lower(&setup.request(kind)).unwrap();
+        partita_verify::verify(&program).unwrap();
+    }
+}

@@ -93,7 +93,7 @@ pub fn kinds(
     kinds
 }
 
-/// Checks a strategy that is given for a run, which trains on a sampling, if any.
+/// Checks a strategy that is given for a run, which trains on a sampling; without one it trains nothing, and takes no statistics.
 ///
 /// Errors: an invalid strategy, with the nearest valid choice. They are of what the user wrote: of the strategy and the
 /// mini-batch of one part where several are accumulated.
@@ -107,10 +107,14 @@ pub fn check_given(
     };
     let parts = run.accumulate;
     let samples = sampling.map(|sampling| sampling.samples(Split::Train));
+    let check_of = |strategy: &Strategy, batch: usize| match sampling {
+        Some(_) => strategy.check(graph, batch),
+        None => strategy.check_layout(graph, batch),
+    };
     let check = |strategy: &Strategy, batch: usize| {
         let all = accumulating(strategy.clone(), parts);
-        let checked = all.check(graph, batch.saturating_mul(parts));
-        checked.map_err(|error| strategy.check(graph, batch).err().unwrap_or(error))
+        let checked = check_of(&all, batch.saturating_mul(parts));
+        checked.map_err(|error| check_of(strategy, batch).err().unwrap_or(error))
     };
     let suits = |strategy: &Strategy, batch: usize| {
         let strategy = accumulating(strategy.clone(), parts);
