@@ -43,12 +43,8 @@ impl Emit<'_> {
         for number in 0..block.chunks.count {
             self.enter_slab(block, number);
             for &id in &block.inner {
-                let is_here = self.enter_in_turn(id, turn);
-                if is_here {
-                    self.forward_layer(id);
-                    if self.storages.of(id).members.last() == Some(&id) {
-                        self.complete_value(id);
-                    }
+                if self.enter_in_turn(id, turn) {
+                    self.forward_whole_layer(id);
                 }
             }
             for &exit in block.exits.iter().filter(|_| is_here) {
@@ -158,10 +154,7 @@ impl Emit<'_> {
         for &id in &block.inner {
             let is_here = self.enter_in_turn(id, turn);
             if is_here && needed[storages.of[id.0]] {
-                self.forward_layer(id);
-                if storages.of(id).members.last() == Some(&id) {
-                    self.complete_value(id);
-                }
+                self.forward_whole_layer(id);
             }
         }
         self.pass = Phase::Forward;

@@ -125,7 +125,15 @@ impl Emit<'_> {
         }
     }
 
-    pub(crate) fn forward_layer(&mut self, id: LayerId) {
+    /// The forward pass of a layer, and what follows the last one of its storage.
+    pub(crate) fn forward_whole_layer(&mut self, id: LayerId) {
+        self.forward_layer(id);
+        if self.storages.of(id).members.last() == Some(&id) {
+            self.complete_value(id);
+        }
+    }
+
+    fn forward_layer(&mut self, id: LayerId) {
         let layer = self.layer(id).name.clone();
         if self.layer(id).loss().is_none() && self.storages.of(id).members[0] == id {
             self.hold_value(id);

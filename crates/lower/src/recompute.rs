@@ -44,10 +44,7 @@ impl Emit<'_> {
             let is_here = self.enter(id);
             self.builder.turn = turn;
             if is_here && needed[self.storages.of[id.0]] {
-                self.forward_layer(id);
-                if self.storages.of(id).members.last() == Some(&id) {
-                    self.complete_value(id);
-                }
+                self.forward_whole_layer(id);
             }
         }
         self.pass = Phase::Forward;

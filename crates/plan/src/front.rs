@@ -41,7 +41,9 @@ impl Ranking<'_, '_> {
         self.limit = Bytes(0);
         for base in &bases {
             let (micros, shards) = (self.micros(base), self.shards(base));
-            if let Ok((strategy, need)) = self.with_all(base, &micros, &shards)?
+            self.lowered.set(0);
+            let (_, with_all) = self.with_all(base, &micros, &shards)?;
+            if let Ok((strategy, need)) = with_all
                 && least
                     .as_ref()
                     .is_none_or(|(memory, _)| need.memory < *memory)

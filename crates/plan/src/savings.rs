@@ -148,12 +148,30 @@ impl Ranking<'_, '_> {
             self.refuse(base.clone(), (Refusal::Slower, reason));
             return Ok(Vec::new());
         }
-        if !self.fits_with_all(base, &micros, &shards)? {
-            return self.variants_in_chunks(base);
+        let (bases, with_all) = self.with_all(base, &micros, &shards)?;
+        if let Some((least, no)) = refusal(with_all) {
+            self.refuse(least, no);
+            return Ok(Vec::new());
         }
+        let mut of_base = Some(of_base).filter(|_| bases[0] == *base);
+        for one in &bases {
+            let found = self.combined(one, of_base.take(), (&micros, &shards))?;
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// The fastest combinations of micro-batches, sharding and recomputed blocks with which a candidate fits.
+    fn combined(
+        &self,
+        base: &Strategy,
+        mut of_base: Option<Need>,
+        (micros, shards): (&[usize], &[Shard]),
+    ) -> Result<Vec<Pending>, PlanError> {
         let mut found = Vec::new();
-        let mut of_base = Some(of_base);
-        for &micro in &micros {
+        for &micro in micros {
             if self.is_over() {
                 break;
             }
@@ -173,35 +191,10 @@ impl Ranking<'_, '_> {
                 // More micro-batches take longer.
                 break;
             }
-            found.extend(self.sharded(&plain, &whole, &shards)?);
-            found.extend(self.recomputed_and_sharded(&plain, &whole, &shards)?);
+            found.extend(self.sharded(&plain, &whole, shards)?);
+            found.extend(self.recomputed_and_sharded(&plain, &whole, shards)?);
         }
         Ok(found)
-    }
-
-    /// The fastest combinations of savings with the fewest blocks in chunks, and of them the fewest chunks, with which a
-    /// candidate fits.
-    fn variants_in_chunks(&mut self, base: &Strategy) -> Result<Vec<Pending>, PlanError> {
-        for set in self.in_chunks(base) {
-            let Some((most, fewer)) = set.split_last() else {
-                continue;
-            };
-            if self.is_enough() || self.is_over() {
-                break;
-            }
-            let found = self.variants_of_whole(most)?;
-            if found.is_empty() {
-                continue;
-            }
-            for one in fewer {
-                let found = self.variants_of_whole(one)?;
-                if !found.is_empty() {
-                    return Ok(found);
-                }
-            }
-            return Ok(found);
-        }
-        Ok(Vec::new())
     }
 
     /// The candidate with the least sharding with which it fits.
@@ -276,35 +269,41 @@ impl Ranking<'_, '_> {
         Ok(None)
     }
 
-    /// Whether a candidate fits with all savings. If not, that is refused, with the memory that it needs.
-    fn fits_with_all(
-        &mut self,
+    /// What a candidate needs with all savings: without chunks, if it fits so, or with the fewest blocks in chunks with which it
+    /// fits; else the least. With it, what savings are to be combined with, the fewest chunks first.
+    pub fn with_all(
+        &self,
         base: &Strategy,
         micros: &[usize],
         shards: &[Shard],
-    ) -> Result<bool, PlanError> {
-        match self.with_all(base, micros, shards)? {
-            Ok((_, Need { reason: None, .. })) => Ok(true),
-            Ok((
-                least,
-                Need {
-                    memory,
-                    reason: Some(reason),
-                    ..
-                },
-            )) => {
-                self.refuse(least, (Refusal::Memory(memory), reason));
-                Ok(false)
+    ) -> Result<(Vec<Strategy>, Lowered), PlanError> {
+        let mut least = (
+            vec![base.clone()],
+            self.with_all_recomputed(base, micros, shards)?,
+        );
+        for set in self.in_chunks(base) {
+            let is_open = memory_short(&least.1).is_some();
+            let Some(most) = set.last().filter(|_| is_open) else {
+                break;
+            };
+            if self.is_enough() || self.is_over() {
+                break;
             }
-            Err((least, no)) => {
-                self.refuse(least, no);
-                Ok(false)
+            let with_chunks = self.with_all_recomputed(most, micros, shards)?;
+            let is_less = match (memory_short(&with_chunks), memory_short(&least.1)) {
+                (Some(more), Some(known)) => more < known,
+                (None, _) => with_chunks.is_ok(),
+                (Some(_), None) => false,
+            };
+            if is_less {
+                least = (set, with_chunks);
             }
         }
+        Ok(least)
     }
 
-    /// A candidate with all savings, and what it needs, or why it cannot be lowered.
-    pub fn with_all(
+    /// A candidate with all savings but chunks, and what it needs, or why it cannot be lowered.
+    fn with_all_recomputed(
         &self,
         base: &Strategy,
         micros: &[usize],
@@ -524,6 +523,23 @@ impl Ranking<'_, '_> {
             self.lowered.set(self.lowered.get() + need.tasks);
         }
         Ok(found)
+    }
+}
+
+/// The memory of a candidate that does not fit.
+fn memory_short(lowered: &Lowered) -> Option<Bytes> {
+    let (_, need) = lowered.as_ref().ok()?;
+    need.reason.as_ref().map(|_| need.memory)
+}
+
+/// The refusal of a candidate that does not fit, or cannot be lowered.
+fn refusal(lowered: Lowered) -> Option<(Strategy, Rejection)> {
+    match lowered {
+        Ok((least, need)) => {
+            let reason = need.reason?;
+            Some((least, (Refusal::Memory(need.memory), reason)))
+        }
+        Err(refused) => Some(refused),
     }
 }
 

@@ -5,6 +5,7 @@ use partita_data::{Dataset, Split};
 use partita_formats::hdf5::TargetFile;
 use partita_formats::{DType, Layout, Samples};
 use std::fs;
+use std::ops::Range;
 use std::process::Command;
 use std::sync::OnceLock;
 use tempfile::TempDir;
@@ -346,33 +347,32 @@ fn evaluations_of_crops_are_of_the_means() {
 
 /// The share of the voxels of the crops of 8^3 that cover volumes of 12^3 whose predicted class is that of the dataset.
 fn accuracy_of_crops(case: &Case, classes: &[u8]) -> f64 {
-    let dataset = Dataset::open(case.path("large")).unwrap();
-    let mut reader = dataset.reader(Split::Validation);
-    let (mut labels, mut hits) = (Samples::new(DType::Int16), 0);
-    for (crop, classes) in classes.chunks_exact(512).enumerate() {
+    accuracy_of(case, "large", classes, |crop| {
         let [d, h, w] = [crop / 4 % 2, crop / 2 % 2, crop % 2].map(|at| 4 * at..4 * at + 8);
-        reader
-            .read_labels(crop / 8, [0..1, d, h, w], &mut labels)
-            .unwrap();
-        let Samples::I16(labels) = &labels else {
-            panic!("labels are integers");
-        };
-        let pairs = labels.iter().zip(classes);
-        hits += pairs
-            .filter(|&(&label, &class)| label == i16::from(class))
-            .count();
-    }
-    hits as f64 / classes.len() as f64
+        (crop / 8, [0..1, d, h, w])
+    })
 }
 
 /// The share of the voxels of the validation split whose predicted class is that of the dataset.
 fn accuracy(case: &Case, classes: &[u8]) -> f64 {
-    let dataset = Dataset::open(case.path("set")).unwrap();
+    accuracy_of(case, "set", classes, |sample| {
+        (sample, [0..1, 0..8, 0..8, 0..8])
+    })
+}
+
+/// The same, of the 8^3 voxels of each part of a dataset: of a sample, a region.
+fn accuracy_of(
+    case: &Case,
+    dataset: &str,
+    classes: &[u8],
+    place: impl Fn(usize) -> (usize, [Range<usize>; 4]),
+) -> f64 {
+    let dataset = Dataset::open(case.path(dataset)).unwrap();
     let mut reader = dataset.reader(Split::Validation);
     let (mut labels, mut hits) = (Samples::new(DType::Int16), 0);
-    for (sample, classes) in classes.chunks_exact(512).enumerate() {
-        let whole = [0..1, 0..8, 0..8, 0..8];
-        reader.read_labels(sample, whole, &mut labels).unwrap();
+    for (part, classes) in classes.chunks_exact(512).enumerate() {
+        let (sample, region) = place(part);
+        reader.read_labels(sample, region, &mut labels).unwrap();
         let Samples::I16(labels) = &labels else {
             panic!("labels are integers");
         };
