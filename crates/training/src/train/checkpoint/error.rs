@@ -18,6 +18,12 @@ pub enum ResumeError {
         /// The folder of the checkpoints.
         folder: PathBuf,
     },
+    /// The newest one is asked for, and there is no folder for checkpoints.
+    #[error(
+        "the newest checkpoint is asked for, and the training has no output folder that could hold one; possible is \
+         a training with an output folder, or the path of a checkpoint"
+    )]
+    NoFolder,
     /// It cannot be read.
     #[error(transparent)]
     Checkpoint(CheckpointError),
@@ -128,6 +134,7 @@ impl Fault for ResumeError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Nothing { .. }
+            | Self::NoFolder
             | Self::OtherModel { .. }
             | Self::OtherData { .. }
             | Self::OtherValue { .. } => ErrorKind::Request,

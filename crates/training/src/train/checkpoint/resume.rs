@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 
 /// The folder of the checkpoint from which a run resumes.
 ///
-/// Errors: there is none; a manifest that cannot be read.
+/// Errors: there is none, or no folder for one; a manifest that cannot be read.
 pub fn find(run: &Run, from: &ResumeFrom) -> Result<Option<PathBuf>, ResumeError> {
     let (folder, is_needed) = match from {
         ResumeFrom::Start => return Ok(None),
-        ResumeFrom::Newest | ResumeFrom::Auto if run.output.is_none() => return Ok(None),
+        ResumeFrom::Newest if run.output.is_none() => return Err(ResumeError::NoFolder),
+        ResumeFrom::Auto if run.output.is_none() => return Ok(None),
         ResumeFrom::Newest => (folder(run), true),
         ResumeFrom::Auto => (folder(run), false),
         ResumeFrom::Path(path) if path.join(MANIFEST).exists() => return Ok(Some(path.clone())),

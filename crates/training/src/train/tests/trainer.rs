@@ -2,8 +2,8 @@
 
 use super::command::{MODEL, TARGETS, case, samples};
 use crate::train::{
-    EndReason, OffloadConfig, PredictionChoice, Processes, SampleOptions, TrainConfig, TrainData,
-    TrainError, TrainRequest, Trained, Trainer, train,
+    EndReason, OffloadConfig, PredictionChoice, Processes, ResumeFrom, SampleOptions, TrainConfig,
+    TrainData, TrainError, TrainRequest, Trained, Trainer, train,
 };
 use partita_data::{
     Answers, ArraySource, Dataset, SampleSource, SourceError, SourceTargets, Split, SplitArrays,
@@ -162,6 +162,19 @@ fn an_output_folder_gets_the_files_of_a_run() {
         losses(&on_disk),
         losses(&trained(&trainer(2, "depth=2")).unwrap())
     );
+}
+
+/// There is no folder to look in, and a start from the beginning is not what was asked for.
+#[test]
+fn the_newest_checkpoint_of_no_folder_is_refused() {
+    let newest = trainer(1, "data=1").resuming(ResumeFrom::Newest);
+    let text = full_text(&trained(&newest).unwrap_err());
+    assert!(
+        text.contains("no output folder that could hold one"),
+        "{text}"
+    );
+    let whatever = trainer(1, "data=1").resuming(ResumeFrom::Auto);
+    assert_eq!(losses(&trained(&whatever).unwrap()).len(), 6);
 }
 
 #[test]
