@@ -73,7 +73,7 @@ fn losses_of_two_bytes_are_as_exact_as_those_of_the_reference_kernels() {
         for seed in range {
             let case = any_random_case(seed);
             // The second loss is that after an update.
-            let losses = |dtype: Dtype, kernels: KernelFactory<'_>, menu: &(dyn Menu + Sync)| {
+            let losses = |dtype: Dtype, kernels: KernelFactory<'_>, menu: &dyn Menu| {
                 let setup = Setup {
                     dtype,
                     menu,

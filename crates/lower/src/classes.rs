@@ -14,7 +14,7 @@ use crate::request::LowerError;
 use crate::storage::Storages;
 use crate::strategy::Shard;
 use partita_program::{Body, Group, ProgramKind, Work};
-use partita_space::{AXES, Axis, AxisList, AxisSet, Mesh, Offset, Rank};
+use partita_space::{AXES, Axis, AxisList, AxisSet, Mesh, Offset, Rank, threads};
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -47,21 +47,24 @@ pub(crate) fn classes(
 pub(crate) fn by_bodies(
     world: &Mesh,
     is_even: bool,
-    lower: &dyn Fn(Rank) -> Result<Body, LowerError>,
+    lower: &dyn Fn(&[Rank]) -> Result<Vec<Body>, LowerError>,
 ) -> Result<(Vec<Body>, Vec<u32>), LowerError> {
     let each = world.ranks() / world.extent(Axis::Data);
     let models = if is_even { each } else { world.ranks() };
     let mut bodies: Vec<Body> = Vec::new();
     let mut body_of: Vec<usize> = Vec::new();
     let mut alike: HashMap<u64, Vec<usize>> = HashMap::new();
-    for rank in 0..models {
-        let body = lower(rank)?;
-        let alike = alike.entry(fingerprint(&body)).or_default();
-        let known = alike.iter().copied().find(|&known| bodies[known] == body);
-        body_of.push(known.unwrap_or(bodies.len()));
-        if known.is_none() {
-            alike.push(bodies.len());
-            bodies.push(body);
+    let ranks: Vec<Rank> = (0..models).collect();
+    // A few at a time, as most are like others.
+    for some in ranks.chunks(4 * threads()) {
+        for body in lower(some)? {
+            let alike = alike.entry(fingerprint(&body)).or_default();
+            let known = alike.iter().copied().find(|&known| bodies[known] == body);
+            body_of.push(known.unwrap_or(bodies.len()));
+            if known.is_none() {
+                alike.push(bodies.len());
+                bodies.push(body);
+            }
         }
     }
     renumber(&mut bodies);
@@ -75,16 +78,29 @@ pub(crate) fn by_bodies(
         }
         class_of = next;
     }
-    let mut all = Vec::new();
+    let mut firsts = Vec::new();
     for (rank, &class) in class_of.iter().enumerate() {
-        if class == all.len() {
-            all.push(bodies[body_of[rank % models]].clone());
+        if class == firsts.len() {
+            firsts.push(body_of[rank % models]);
         }
     }
-    Ok((
-        all,
-        class_of.into_iter().map(|class| class as u32).collect(),
-    ))
+    let class_of = class_of.into_iter().map(|class| class as u32).collect();
+    Ok((bodies_at(bodies, &firsts), class_of))
+}
+
+/// The bodies at these places, each of which is one of `bodies`.
+fn bodies_at(mut bodies: Vec<Body>, places: &[usize]) -> Vec<Body> {
+    let mut uses = vec![0; bodies.len()];
+    places.iter().for_each(|&at| uses[at] += 1);
+    let taken = places.iter().map(|&at| {
+        uses[at] -= 1;
+        if uses[at] == 0 {
+            std::mem::take(&mut bodies[at])
+        } else {
+            bodies[at].clone()
+        }
+    });
+    taken.collect()
 }
 
 /// A hash of a body.

@@ -126,7 +126,8 @@ pub(crate) struct Transfer {
 }
 
 impl Geometry {
-    /// `needs(dim, coordinate)` is the interval that a coordinate of the tensor's mesh reads; it may be empty.
+    /// `needs(dim, coordinate)` is the interval that a coordinate of the tensor's mesh reads along depth, height or width;
+    /// it may be empty. Nothing reads other samples or channels than its own.
     pub fn new(
         distribution: Distribution,
         (world, rows): (&Mesh, &Rows),
@@ -141,12 +142,38 @@ impl Geometry {
                 dim,
                 parts: rows.parts(&distribution, mesh, dim),
             };
-            rows.row(&split, periodic, |i| needs(dim, i))
+            if (1..4).contains(&dim) {
+                rows.row(&split, periodic, |i| needs(dim, i))
+            } else {
+                rows.plain_row(&split)
+            }
         });
         Self {
             distribution,
             mesh: *mesh,
             rows,
+        }
+    }
+
+    /// The same of other samples, as many, which `distribution` has.
+    pub fn with_samples_of(
+        &self,
+        distribution: Distribution,
+        (world, rows): (&Mesh, &Rows),
+    ) -> Self {
+        let mesh = &distribution.mesh(world);
+        let split = Shares {
+            mesh,
+            distribution: &distribution,
+            dim: 0,
+            parts: rows.parts(&distribution, mesh, 0),
+        };
+        let mut all = self.rows.clone();
+        all[0] = rows.plain_row(&split);
+        Self {
+            distribution,
+            mesh: *mesh,
+            rows: all,
         }
     }
 
@@ -292,7 +319,6 @@ impl Rows {
         periodic: bool,
         need: impl Fn(usize) -> Interval,
     ) -> Arc<Row> {
-        let (distribution, dim) = (split.distribution, split.dim);
         let mut is_plain = true;
         let all_held = split.parts.iter().enumerate().map(|(i, &owned)| {
             let need = need(i);
@@ -305,13 +331,27 @@ impl Rows {
             held
         });
         let held: Vec<Interval> = all_held.collect();
+        if is_plain {
+            self.plain_row(split)
+        } else {
+            self.known_row(split, periodic, held)
+        }
+    }
+
+    /// The row of a dim of which all hold just what they own.
+    fn plain_row(&self, split: &Shares<'_>) -> Arc<Row> {
+        self.known_row(split, false, Vec::new())
+    }
+
+    fn known_row(&self, split: &Shares<'_>, periodic: bool, held: Vec<Interval>) -> Arc<Row> {
+        let (distribution, dim) = (split.distribution, split.dim);
         let key = RowKey {
             submesh: distribution.submesh,
             axes: distribution.axes[dim],
             shared: distribution.split_range(dim),
             extent: distribution.shape[dim],
-            periodic: periodic && !is_plain,
-            held: if is_plain { Vec::new() } else { held },
+            periodic,
+            held,
         };
         let mut known = self.rows.borrow_mut();
         if let Some(row) = known.get(&key) {

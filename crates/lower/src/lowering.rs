@@ -9,7 +9,7 @@ use crate::request::{LowerError, Request};
 use crate::step_plan::{StepPlan, network};
 use crate::strategy::WorkspaceLimit;
 use partita_program::{Body, Program, ProgramKind, Staging};
-use partita_space::Rank;
+use partita_space::{Rank, on_cores};
 
 /// Lowers a model under a strategy to the program of every rank.
 ///
@@ -52,11 +52,10 @@ fn lower_until(request: &Request<'_>, last: LoweringPass) -> Result<Program, Low
     let lower_planned = |rank| lower_planned(request, &plan, rank, last);
     let (bodies, class_of) = if plan.has_known_classes() {
         let (class_of, ranks) = plan.classes();
-        let ranks = ranks.into_iter();
-        let bodies: Result<Vec<Body>, LowerError> = ranks.map(lower_planned).collect();
-        (bodies?, class_of)
+        (on_cores_of(&plan, &ranks, &lower_planned)?, class_of)
     } else {
-        by_bodies(&plan.world, plan.is_even(), &lower_planned)?
+        let lower = |ranks: &[Rank]| on_cores_of(&plan, ranks, &lower_planned);
+        by_bodies(&plan.world, plan.is_even(), &lower)?
     };
     let title = format!(
         "{} batch {} {}",
@@ -72,6 +71,22 @@ fn lower_until(request: &Request<'_>, last: LoweringPass) -> Result<Program, Low
         bodies,
         class_of,
     })
+}
+
+/// About how many tasks a layer has.
+const TASKS_OF_LAYER: usize = 5;
+
+/// The bodies of ranks, or the error of the first one that has one.
+fn on_cores_of(
+    plan: &StepPlan<'_>,
+    ranks: &[Rank],
+    lower: &(dyn Fn(Rank) -> Result<Body, LowerError> + Sync),
+) -> Result<Vec<Body>, LowerError> {
+    let layers = plan.networks[0].0.layers.len() * plan.networks.len();
+    let tasks = TASKS_OF_LAYER * layers * ranks.len();
+    on_cores(ranks.len(), tasks, |at| lower(ranks[at]))
+        .into_iter()
+        .collect()
 }
 
 impl StepPlan<'_> {

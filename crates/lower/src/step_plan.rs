@@ -11,6 +11,7 @@ use crate::strategy::Strategy;
 use partita_program::{Distribution, ProgramKind};
 use partita_space::{Axis, AxisList, AxisSet, Mesh, Submesh};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// The distributed network of each micro-batch, and the global order of slots.
 pub(crate) struct StepPlan<'a> {
@@ -88,16 +89,27 @@ impl<'a> StepPlan<'a> {
             .collect();
         let samples = strategy.samples_of_micro_batches(request.batch);
         let rows = Rows::default();
-        let networks = samples.zip(&replica_of).map(|(samples, &replica)| {
-            let replica = &replicas[replica];
+        let mut networks: Vec<(Network, Storages)> = Vec::with_capacity(parts);
+        // The first micro-batch of each replica and number of samples.
+        let mut first: HashMap<(usize, usize), usize> = HashMap::new();
+        for (samples, &replica) in samples.zip(&replica_of) {
+            let whole = &replicas[replica];
             let network = match parts {
-                1 => replica.clone(),
-                _ => replica.of_micro_batch(samples),
+                1 => whole.clone(),
+                _ => whole.of_micro_batch(samples),
             };
-            let storages = Storages::new(&network, &world, &rows);
-            (network, storages)
-        });
-        let networks = networks.collect();
+            let storages = match first.entry((replica, samples.1)) {
+                Entry::Occupied(known) => {
+                    let (_, storages) = &networks[*known.get()];
+                    storages.of_micro_batch(&network, (&world, &rows))
+                }
+                Entry::Vacant(new) => {
+                    new.insert(networks.len());
+                    Storages::new(&network, &world, &rows)
+                }
+            };
+            networks.push((network, storages));
+        }
         let used = replicas.iter().take(strategy.schedule.replicas());
         let mut holders = vec![Vec::<Distribution>::new(); request.graph.parameters.len()];
         for network in used {

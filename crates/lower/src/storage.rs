@@ -113,6 +113,27 @@ impl Storages {
         Self { of, all, blocks }
     }
 
+    /// The same for a micro-batch of as many samples of the network.
+    pub fn of_micro_batch(&self, network: &Network, world: (&Mesh, &Rows)) -> Self {
+        let of_storage = |storage: &Storage| {
+            let distribution = network.layer(storage.members[0]).distribution;
+            let of = |geometry: &Geometry| geometry.with_samples_of(distribution, world);
+            Storage {
+                members: storage.members.clone(),
+                computed: of(&storage.computed),
+                value: of(&storage.value),
+                partial: of(&storage.partial),
+                around: of(&storage.around),
+                ..*storage
+            }
+        };
+        Self {
+            of: self.of.clone(),
+            all: self.all.iter().map(of_storage).collect(),
+            blocks: self.blocks.clone(),
+        }
+    }
+
     pub fn of(&self, id: LayerId) -> &Storage {
         &self.all[self.of[id.0]]
     }
@@ -246,13 +267,17 @@ impl Context<'_> {
                 let parts = 0..self.own[id.0][dim].len();
                 parts.map(|i| f(i) as u128).sum()
             };
-            let all: u128 = (0..5)
-                .map(|dim| sum(dim, &|i| held(dim, i).len()))
-                .product();
-            let own: u128 = (0..5)
+            // Nothing moves along samples and channels.
+            let apart: u128 = [0, 4]
                 .map(|dim| sum(dim, &|i| self.part(id, dim, i).len()))
+                .iter()
                 .product();
-            all - own
+            let of = |held: &dyn Fn(usize, usize) -> Interval| -> u128 {
+                (1..4)
+                    .map(|dim| sum(dim, &|i| held(dim, i).len()))
+                    .product()
+            };
+            apart * (of(held) - of(&|dim, i| self.part(id, dim, i)))
         };
         let halo = moved(producer, &|dim, i| {
             let own = self.part(producer, dim, i);

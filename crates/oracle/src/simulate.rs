@@ -32,7 +32,7 @@ use engine::Engine;
 use partita_cluster::LayerPrecision;
 use partita_program::Program;
 use partita_run::Trace;
-use partita_space::{Offset, Rank, Seconds};
+use partita_space::{Offset, Rank, Seconds, on_cores};
 use std::collections::BTreeMap;
 use topology::Topology;
 
@@ -243,15 +243,17 @@ pub fn add_paths(
     if simulation.durations.iter().map(Vec::len).sum::<usize>() > PATH_TASKS_MAX {
         return Ok(());
     }
-    for stretch in STRETCHES {
+    let (mode, steps) = (simulation.mode, simulation.steps);
+    let others = on_cores(STRETCHES.len(), program.tasks(), |at| {
         let speeds = SpeedFactors {
-            links: 1.0 / stretch,
-            latency: 1.0 / stretch,
+            links: 1.0 / STRETCHES[at],
+            latency: 1.0 / STRETCHES[at],
             ..SpeedFactors::default()
         };
-        let stretched = ScaledCosts::new(costs, speeds);
-        let other = simulate(program, &stretched, simulation.mode, simulation.steps)?;
-        let critical = other.uncertainty.paths.into_iter().next();
+        simulate(program, &ScaledCosts::new(costs, speeds), mode, steps)
+    });
+    for (stretch, other) in STRETCHES.into_iter().zip(others) {
+        let critical = other?.uncertainty.paths.into_iter().next();
         let path = critical.map(|path| path.with_communication(1.0 / stretch));
         // What shares links longer there is no longer than the longest here.
         let path = path.and_then(|path| path.no_longer_than(longest));

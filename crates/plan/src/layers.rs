@@ -95,13 +95,7 @@ const LONG_SUM: Bytes = Bytes(1 << 26);
 pub(crate) struct Layers {
     /// Number of tasks.
     pub tasks: usize,
-    flops: Vec<f64>,
-    forward: Vec<f64>,
-    backward: Vec<f64>,
-    per_step: Vec<f64>,
-    persistent: Vec<f64>,
-    state: Vec<f64>,
-    activations: Vec<f64>,
+    sums: Vec<LayerCost>,
 }
 
 /// Cost of some layers.
@@ -216,36 +210,30 @@ impl Layers {
     }
 
     fn of(each: &[LayerCost], parts: f64, tasks: usize) -> Self {
-        let sums = |of: &dyn Fn(&LayerCost) -> f64| {
-            let mut sums = vec![0.0];
-            for cost in each {
-                sums.push(sums[sums.len() - 1] + of(cost) / parts);
-            }
-            sums
-        };
-        Self {
-            tasks,
-            flops: sums(&|cost| cost.flops),
-            forward: sums(&|cost| cost.forward),
-            backward: sums(&|cost| cost.backward),
-            per_step: sums(&|cost| cost.per_step),
-            persistent: sums(&|cost| cost.persistent),
-            state: sums(&|cost| cost.state),
-            activations: sums(&|cost| cost.activations),
+        let mut sums = vec![LayerCost::default()];
+        for cost in each {
+            sums.push(sums[sums.len() - 1].with(cost, |sum, own| sum + own / parts));
         }
+        Self { tasks, sums }
     }
 
     /// Cost of a range of layers.
     pub fn cost(&self, range: &Range<usize>) -> LayerCost {
-        let of = |sums: &[f64]| sums[range.end] - sums[range.start];
-        LayerCost {
-            flops: of(&self.flops),
-            forward: of(&self.forward),
-            backward: of(&self.backward),
-            per_step: of(&self.per_step),
-            persistent: of(&self.persistent),
-            state: of(&self.state),
-            activations: of(&self.activations),
+        self.sums[range.end].with(&self.sums[range.start], |end, start| end - start)
+    }
+}
+
+impl LayerCost {
+    /// Each number with that of another cost.
+    fn with(&self, other: &Self, join: impl Fn(f64, f64) -> f64) -> Self {
+        Self {
+            flops: join(self.flops, other.flops),
+            forward: join(self.forward, other.forward),
+            backward: join(self.backward, other.backward),
+            per_step: join(self.per_step, other.per_step),
+            persistent: join(self.persistent, other.persistent),
+            state: join(self.state, other.state),
+            activations: join(self.activations, other.activations),
         }
     }
 }

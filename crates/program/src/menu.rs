@@ -36,7 +36,7 @@ pub struct MenuError {
 }
 
 /// The menu of kernels of a backend.
-pub trait Menu {
+pub trait Menu: Sync {
     /// The implementation to pin for this kernel where nothing else was measured. A fused kernel without one is
     /// not fused.
     fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError>;

@@ -1,8 +1,11 @@
 //! The text form of a program: a header, then per class its buffers, outputs and tasks, a line each.
 
+mod compact;
+
+use self::compact::append;
 use crate::{Body, Buffer, Output, Phase, Program, Staging, Task, TaskId};
 use partita_space::help::extend;
-use partita_space::{AxisSet, Bytes, Mesh};
+use partita_space::{AxisSet, Bytes, Mesh, on_cores};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
@@ -27,8 +30,13 @@ const PHASES: [Phase; 6] = [
     Phase::Report,
 ];
 
+/// Classes whose text is made at a time.
+const BODIES: usize = 64;
+
 fn ron<T: Serialize>(value: &T) -> String {
-    ron::to_string(value).expect("program types have a text form")
+    let mut text = String::new();
+    append(&mut text, value);
+    text
 }
 
 impl Program {
@@ -51,20 +59,12 @@ impl Program {
             let _ = writeln!(text, "local_statistics {}", ron(&self.local_statistics));
         }
         let _ = writeln!(text, "classes {}", runs(&self.class_of));
-        let mut known = KnownLines::default();
-        for (class, body) in self.bodies.iter().enumerate() {
-            let _ = writeln!(text, "class {class} arena={}", body.arena.0);
-            let Staging {
-                exchange,
-                collective,
-                io,
-            } = body.staging;
-            let _ = writeln!(
-                text,
-                "  staging exchange={} collective={} io={}",
-                exchange.0, collective.0, io.0
-            );
-            body.write(text, &mut known);
+        // Some at a time, as the text of many classes is long.
+        for (first, some) in (0..).step_by(BODIES).zip(self.bodies.chunks(BODIES)) {
+            let of = |at: usize| some[at].to_text(first + at);
+            for lines in on_cores(some.len(), self.tasks(), of) {
+                let _ = text.write_str(&lines);
+            }
         }
     }
 
@@ -116,64 +116,47 @@ fn runs(classes: &[u32]) -> String {
         .join(" ")
 }
 
-/// Lines of the bodies before, as bodies of one program have many in common.
-#[derive(Default)]
-struct KnownLines<'p> {
-    buffers: Vec<Vec<(&'p Buffer, String)>>,
-    tasks: Vec<Vec<(&'p Task, String)>>,
-}
-
-/// Lines that are kept for each place in a body.
-const LINES_KEPT: usize = 16;
-
-/// The line of an item at a place in its body.
-fn known_line<'p, 'k, T: PartialEq>(
-    known: &'k mut Vec<Vec<(&'p T, String)>>,
-    id: usize,
-    item: &'p T,
-    line: fn(usize, &T) -> String,
-) -> &'k str {
-    if id >= known.len() {
-        known.resize_with(id + 1, Vec::new);
-    }
-    let here = &mut known[id];
-    let at = here.iter().position(|(known, _)| *known == item);
-    let at = at.unwrap_or_else(|| {
-        here.truncate(LINES_KEPT - 1);
-        here.push((item, line(id, item)));
-        here.len() - 1
-    });
-    &here[at].1
-}
-
 impl Body {
-    fn write<'p>(&'p self, text: &mut impl Write, known: &mut KnownLines<'p>) {
+    /// The lines of a class.
+    fn to_text(&self, class: usize) -> String {
+        let mut text = String::new();
+        let _ = writeln!(text, "class {class} arena={}", self.arena.0);
+        let Staging {
+            exchange,
+            collective,
+            io,
+        } = self.staging;
+        let _ = writeln!(
+            text,
+            "  staging exchange={} collective={} io={}",
+            exchange.0, collective.0, io.0
+        );
         for (id, buffer) in self.buffers.iter().enumerate() {
-            let _ = text.write_str(known_line(&mut known.buffers, id, buffer, line_of_buffer));
+            write_buffer(&mut text, id, buffer);
         }
         for output in &self.outputs {
             let _ = writeln!(text, "  output {} {}", output.name, output.view);
         }
         for (id, task) in self.tasks.iter().enumerate() {
-            let _ = text.write_str(known_line(&mut known.tasks, id, task, line_of_task));
+            write_task(&mut text, id, task);
         }
+        text
     }
 }
 
-fn line_of_buffer(id: usize, buffer: &Buffer) -> String {
-    format!(
-        "  buffer b{id} {} {} {} {} @{} {}\n",
-        buffer.name,
-        ron(&buffer.role),
-        ron(&buffer.dtype),
-        buffer.dims.map(|dim| dim.to_string()).join("x"),
-        buffer.offset.0,
-        ron(&buffer.tensor),
-    )
+fn write_buffer(line: &mut String, id: usize, buffer: &Buffer) {
+    let _ = write!(line, "  buffer b{id} {} ", buffer.name);
+    append(line, &buffer.role);
+    line.push(' ');
+    append(line, &buffer.dtype);
+    let [n, d, h, w, c] = buffer.dims;
+    let _ = write!(line, " {n}x{d}x{h}x{w}x{c} @{} ", buffer.offset.0);
+    append(line, &buffer.tensor);
+    line.push('\n');
 }
 
-fn line_of_task(id: usize, task: &Task) -> String {
-    let mut line = format!("  t{id}");
+fn write_task(line: &mut String, id: usize, task: &Task) {
+    let _ = write!(line, "  t{id}");
     if task.origin.turn > 0 {
         let _ = write!(line, "@{}", task.origin.turn);
     }
@@ -193,11 +176,8 @@ fn line_of_task(id: usize, task: &Task) -> String {
         let _ = write!(line, "{comma}t{}", id.0);
     }
     line.push_str("] ");
-    ron::Options::default()
-        .to_writer(&mut line, &task.work)
-        .expect("program types have a text form");
+    append(line, &task.work);
     line.push('\n');
-    line
 }
 
 struct Lines<'a> {

@@ -176,7 +176,7 @@ impl Context {
 
     /// The kernels of ranks on this machine, with all measured configurations, and with those that are expected to be
     /// faster where none was measured.
-    pub fn menu(&self, kernels: KernelSet, ranks: &Ranks) -> Box<dyn Menu + Sync> {
+    pub fn menu(&self, kernels: KernelSet, ranks: &Ranks) -> Box<dyn Menu> {
         let catalog = match self.shared.get() {
             Some(catalog) => catalog.clone(),
             None => self.catalog(kernels, ranks),

@@ -257,14 +257,14 @@ impl KernelSet {
     }
 
     /// Its kernels for a rank with these threads, without measured configurations.
-    pub fn menu(self, threads: usize, level: Level) -> Box<dyn Menu + Sync> {
+    pub fn menu(self, threads: usize, level: Level) -> Box<dyn Menu> {
         // Recorded before any thread is pinned.
         let _ = cores();
         self.0.menu(threads, level)
     }
 
     /// As [`Self::menu`], with what libraries add to it, such as the convolutions of oneDNN.
-    pub fn menu_with(self, processing: &Processing) -> Box<dyn Menu + Sync> {
+    pub fn menu_with(self, processing: &Processing) -> Box<dyn Menu> {
         let _ = cores();
         self.0.menu_with(processing)
     }

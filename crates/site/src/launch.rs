@@ -111,7 +111,7 @@ impl<'c> Launch<'c> {
     }
 
     /// The kernels of a run, by what rank 0 has measured; choices of strategies use it, too.
-    pub fn menu(&self, rank_config: RankConfig) -> Result<Box<dyn Menu + Sync>, LaunchError> {
+    pub fn menu(&self, rank_config: RankConfig) -> Result<Box<dyn Menu>, LaunchError> {
         let ranks = self.on_this_host(rank_config)?;
         let (context, kernels) = (self.context(), rank_config.kernels);
         let choose = || {

@@ -1,5 +1,5 @@
 //! Index spaces: dims, intervals, regions, splits, windows, meshes of ranks; units; and shared numerics: random
-//! numbers, medians, functions of one element, windows of attention, spelling suggestions, help lines of errors.
+//! numbers, medians, functions of one element, windows of attention, spelling suggestions, help lines of errors, work of all cores.
 //!
 //! Does: the algebra of half-open boxes from which all communication is derived.
 //! Knows: integers, names of dims and axes, physical units.
@@ -17,6 +17,7 @@
 
 mod attention;
 mod axis_list;
+mod cores;
 mod functions;
 pub mod help;
 mod interval;
@@ -34,6 +35,7 @@ mod window;
 
 pub use attention::{AttentionWindow, ScoreRows};
 pub use axis_list::AxisList;
+pub use cores::{on_cores, threads};
 pub use functions::{Activation, DropoutMask, ElementFunction};
 pub use help::Help;
 pub use interval::{Interval, Split};

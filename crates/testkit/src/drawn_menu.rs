@@ -27,7 +27,7 @@ impl Menu for Configured<'_> {
 /// kernels have the same.
 pub struct DrawnMenu<'m> {
     /// The kernels.
-    pub menu: &'m (dyn Menu + Sync),
+    pub menu: &'m dyn Menu,
     /// Seed of the draws.
     pub seed: u64,
 }

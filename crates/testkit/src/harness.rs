@@ -27,7 +27,7 @@ pub struct Setup<'a> {
     /// Type of activations and parameters.
     pub dtype: Dtype,
     /// Kernel catalog.
-    pub menu: &'a (dyn Menu + Sync),
+    pub menu: &'a dyn Menu,
     /// Kernels of each rank.
     pub kernels: KernelFactory<'a>,
     /// Update rule.

@@ -110,7 +110,7 @@ impl<'a> Trial<'a> {
     pub fn drawn(
         &self,
         strategy: &Strategy,
-        menu: &(dyn Menu + Sync),
+        menu: &dyn Menu,
         kernels: KernelFactory<'_>,
     ) -> Verdict {
         let mut strategy = strategy.clone();
@@ -131,7 +131,7 @@ impl<'a> Trial<'a> {
     pub fn rounded(
         &self,
         strategy: &Strategy,
-        menu: &(dyn Menu + Sync),
+        menu: &dyn Menu,
         kernels: KernelFactory<'_>,
     ) -> Verdict {
         let setup = Setup {

@@ -72,7 +72,7 @@ fn step(
     case: &Case,
     strategy: &Strategy,
     dtype: Dtype,
-    menu: &(dyn Menu + Sync),
+    menu: &dyn Menu,
     kernels: KernelFactory<'_>,
 ) -> FirstStep {
     let setup = Setup {
@@ -184,7 +184,7 @@ fn an_update_whose_gradients_overflow_changes_nothing() {
     let reference = reference_kernels(Dtype::F16);
     for seed in seeds(48, 4, 48) {
         let case = any_random_case(seed);
-        let (menu, kernels): (&(dyn Menu + Sync), KernelFactory<'_>) = if seed % 3 == 0 {
+        let (menu, kernels): (&dyn Menu, KernelFactory<'_>) = if seed % 3 == 0 {
             (&ReferenceMenu, &reference)
         } else {
             (&CpuMenu { threads: 1, level }, &cpu)

@@ -54,7 +54,7 @@ fn menus() -> Vec<CpuMenu> {
 fn setup<'a>(
     graph: &'a Graph,
     strategy: Strategy,
-    menu: &'a (dyn Menu + Sync),
+    menu: &'a dyn Menu,
     kernels: &'a (dyn Fn(Mesh, Rank) -> Box<dyn Kernels> + Sync),
 ) -> Setup<'a> {
     let (samples, parameters) = Setup::draw(graph, 2, 5);

@@ -27,7 +27,7 @@ type Tensors = BTreeMap<String, (Vec<usize>, Vec<f64>)>;
 /// Kernels to run on.
 struct On<'a> {
     dtype: Dtype,
-    menu: &'a (dyn Menu + Sync),
+    menu: &'a dyn Menu,
     kernels: KernelFactory<'a>,
 }
 

@@ -67,7 +67,7 @@ impl Catalog {
 /// A configuration takes the place of the usual one if it is faster by a margin. That of expected times is wider, so that
 /// they choose nothing that is slower.
 pub struct CatalogMenu<'m> {
-    menu: Box<dyn Menu + Sync + 'm>,
+    menu: Box<dyn Menu + 'm>,
     catalog: Catalog,
     /// By signature, as they were asked for; none for kernels that leave no choice.
     known: Mutex<BTreeMap<String, Option<Arc<Options>>>>,
@@ -100,7 +100,7 @@ impl Options {
 
 impl<'m> CatalogMenu<'m> {
     /// The kernels of a menu.
-    pub fn new(menu: Box<dyn Menu + Sync + 'm>, catalog: Catalog) -> Self {
+    pub fn new(menu: Box<dyn Menu + 'm>, catalog: Catalog) -> Self {
         Self {
             menu,
             catalog,

@@ -4,6 +4,7 @@ use crate::{Case, Fault};
 use partita_program::descriptor::{Cost, Pass, Window};
 use partita_program::{Body, Kernel, TensorRegion, View, Work};
 use partita_space::{Coord, Interval, Rank, Region};
+use std::sync::PoisonError;
 
 /// A data gradient that reads zeros in a halo omits the contributions of the owners; then each owner must
 /// compute them: its own data gradient of the layer must cover all inputs of its outputs.
@@ -54,12 +55,13 @@ pub(crate) fn check<'p>(
 
 /// Whether the data gradients of all ranks of a class reach all; not where the class lacks the layer.
 fn class_reaches<'p>(case: &Case<'p>, class: usize, layer: &'p str) -> bool {
-    if let Some(&known) = case.reaching.borrow().get(&(class, layer)) {
+    let known = || case.reaching.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(&known) = known().get(&(class, layer)) {
         return known;
     }
     let mut ranks = (0..case.program.mesh.ranks()).filter(|&rank| case.class_of(rank) == class);
     let reaches = ranks.all(|rank| reaches_all(case, rank, layer));
-    case.reaching.borrow_mut().insert((class, layer), reaches);
+    known().insert((class, layer), reaches);
     reaches
 }
 

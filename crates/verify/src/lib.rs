@@ -30,9 +30,9 @@ pub use fault::{BufferRegion, Fault, Faults};
 
 use self::relations::Relations;
 use partita_program::{Body, Group, Program, SizeFaults, TaskSite, TensorRegion, View};
-use partita_space::{Coord, Offset, Rank, Region};
-use std::cell::RefCell;
+use partita_space::{Coord, Offset, Rank, Region, on_cores};
 use std::collections::HashMap;
+use std::sync::Mutex;
 
 /// Checks everything.
 ///
@@ -43,10 +43,8 @@ pub fn verify(program: &Program) -> Result<(), Faults> {
     let mut faults = Vec::new();
     if structure::is_indexable(program, &mut faults) && sizes_are_bounded(program, &mut faults) {
         let case = Case::new(program);
-        check_classes(&case, &mut faults);
-        termination::check(&case, &mut faults);
-        partial::check(&case, &mut faults);
-        gradient_flow::check(&case, &mut faults);
+        let all = [&OF_CLASSES[..], &OF_PROGRAMS[..]].concat();
+        faults.extend(case.faults(&all));
     }
     if faults.is_empty() {
         Ok(())
@@ -65,7 +63,7 @@ pub fn verify_classes(program: &Program, classes: &[usize]) -> Result<(), Faults
     if structure::is_indexable(program, &mut faults) && sizes_are_bounded(program, &mut faults) {
         let mut case = Case::new(program);
         case.checked = classes.to_vec();
-        check_classes(&case, &mut faults);
+        faults.extend(case.faults(&OF_CLASSES));
     }
     if faults.is_empty() {
         Ok(())
@@ -74,18 +72,25 @@ pub fn verify_classes(program: &Program, classes: &[usize]) -> Result<(), Faults
     }
 }
 
-fn check_classes(case: &Case<'_>, faults: &mut Vec<Fault>) {
-    structure::check(case, faults);
-    shapes::check(case, faults);
-    matching::check(case, faults);
-    collectives::check(case, faults);
-    class_equivalence::check(case, faults);
-    memory::check(case, faults);
-    packed::check(case, faults);
-    updated::check(case, faults);
-    lost::check(case, faults);
-    repeated::check(case, faults);
-}
+/// Adds the faults that it finds.
+type Check = fn(&Case<'_>, &mut Vec<Fault>);
+
+/// What is checked class by class.
+const OF_CLASSES: [Check; 10] = [
+    structure::check,
+    shapes::check,
+    matching::check,
+    collectives::check,
+    class_equivalence::check,
+    memory::check,
+    packed::check,
+    updated::check,
+    lost::check,
+    repeated::check,
+];
+
+/// What all classes together decide.
+const OF_PROGRAMS: [Check; 3] = [termination::check, partial::check, gradient_flow::check];
 
 fn sizes_are_bounded(program: &Program, faults: &mut Vec<Fault>) -> bool {
     let found = program.check_sizes();
@@ -104,7 +109,7 @@ struct Case<'p> {
     /// Classes of which what concerns each alone is checked.
     checked: Vec<usize>,
     /// What [`adjoint`] knows of the data gradients of a class and layer.
-    reaching: RefCell<HashMap<(usize, &'p str), bool>>,
+    reaching: Mutex<HashMap<(usize, &'p str), bool>>,
 }
 
 impl<'p> Case<'p> {
@@ -120,8 +125,18 @@ impl<'p> Case<'p> {
             coords,
             relations: Relations::of(program),
             checked: (0..program.bodies.len()).collect(),
-            reaching: RefCell::default(),
+            reaching: Mutex::default(),
         }
+    }
+
+    /// What these checks find, in their order.
+    fn faults(&self, checks: &[Check]) -> Vec<Fault> {
+        let found = on_cores(checks.len(), self.program.tasks(), |at| {
+            let mut faults = Vec::new();
+            checks[at](self, &mut faults);
+            faults
+        });
+        found.into_iter().flatten().collect()
     }
 
     /// Ranks of a class, one for each class of ranks that they have at an offset, ascending.

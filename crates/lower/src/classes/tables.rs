@@ -44,20 +44,20 @@ impl<'m> Tables<'m> {
             let all: Vec<Signature> = coords.iter().map(signature).collect();
             number(&all).into_iter().map(|one| one as u32).collect()
         };
-        let presences: Vec<Presence> = storages.all.iter().map(presence).collect();
+        let mut presences: HashMap<usize, Presence> = HashMap::new();
         let mut known: HashMap<*const Row, Colors> = HashMap::new();
-        for (storage, presence) in storages.all.iter().zip(&presences) {
+        for (index, storage) in storages.all.iter().enumerate() {
             for geometry in geometries(storage) {
                 let axes = geometry.distribution.axes;
                 for dim in (0..5).filter(|&dim| bundle.splits(axes[dim])) {
                     let row = known.entry(Arc::as_ptr(geometry.row(dim)));
                     let row =
                         row.or_insert_with(|| colors(&|coord| bundle.halo(coord, geometry, dim)));
-                    self.put(
-                        is_spatial(dim).then_some(presence),
-                        bundle.axes,
-                        row.clone(),
-                    );
+                    let where_present = is_spatial(dim).then(|| {
+                        let known = presences.entry(index);
+                        &*known.or_insert_with(|| presence(storage))
+                    });
+                    self.put(where_present, bundle.axes, row.clone());
                 }
             }
         }
@@ -82,14 +82,20 @@ impl<'m> Tables<'m> {
                 }
                 continue;
             }
-            let slides = colors(&|coord| bundle.slides(coord, network, storages, LayerId(index)));
-            let mut either = presences[storages.of[index]].clone();
-            for input in &layer.inputs {
-                either.extend(presences[storages.of[input.0]].iter().cloned());
+            if (1..4).any(|dim| bundle.splits(layer.distribution.axes[dim])) {
+                let own = colors(&|coord| bundle.slides(coord, network, storages, LayerId(index)));
+                let mut either = Presence::new();
+                for id in layer.inputs.iter().map(|input| input.0).chain([index]) {
+                    let known = presences.entry(storages.of[id]);
+                    let known = known.or_insert_with(|| presence(&storages.all[storages.of[id]]));
+                    either.extend(known.iter().cloned());
+                }
+                self.put(Some(&either), bundle.axes, own);
             }
-            self.put(Some(&either), bundle.axes, slides);
-            let first = colors(&|coord| bundle.first_of_sum(coord, layer));
-            self.put(None, bundle.axes, first);
+            if bundle.axes.iter().any(|axis| layer.partial.has(axis)) {
+                let first = colors(&|coord| bundle.first_of_sum(coord, layer));
+                self.put(None, bundle.axes, first);
+            }
         }
     }
 

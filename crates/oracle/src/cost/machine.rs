@@ -30,6 +30,7 @@ pub struct MachineCosts {
     kernels: Option<KernelModel>,
     library: CollectiveLibrary,
     crossings: Crossings,
+    last_layout: collectives::LastLayout,
 }
 
 impl MachineCosts {
@@ -44,6 +45,7 @@ impl MachineCosts {
                 ProcessorKind::Gpu => software.collectives.value,
             },
             crossings: Crossings::new(&machine),
+            last_layout: collectives::LastLayout::default(),
             software: SoftwareCosts::new(&machine, software),
             machine,
             precision: LayerPrecision::F32,

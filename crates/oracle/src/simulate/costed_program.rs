@@ -15,7 +15,6 @@ use partita_program::{
 };
 use partita_run::Trace;
 use partita_space::{Bytes, Rank, Seconds};
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 /// A program with the cost of every task, as seen by each participant.
@@ -86,6 +85,8 @@ struct Builder<'a> {
     collective_costs: HashMap<(u32, usize, u32), (CollectiveCost, [f64; 2])>,
     /// Participants that stand for the members of a group, ascending, by (axis set, group).
     participants_of: HashMap<(usize, u32), Vec<u32>>,
+    /// Classes of the members of a group, ascending, with their first members, by (axis set, group).
+    firsts_of: HashMap<(usize, u32), Vec<(u32, Rank)>>,
 }
 
 impl<'p> CostedProgram<'p> {
@@ -116,6 +117,7 @@ impl<'p> CostedProgram<'p> {
             numbers: HashMap::new(),
             collective_costs: HashMap::new(),
             participants_of: HashMap::new(),
+            firsts_of: HashMap::new(),
         };
         let mut participants = Vec::with_capacity(classes.len());
         let mut ranks = vec![0; classes.len()];
@@ -493,6 +495,7 @@ impl Builder<'_> {
             Some(&known) => known,
             None => {
                 let contention = f64::from(self.topology.groups[axes].contention[group as usize]);
+                self.note_firsts(axes, group);
                 let moved = self.moved(rank, sequence, axes, collective, body)?;
                 let with = |contention| self.collective_cost(rank, axes, &moved, contention);
                 let seconds = [with(1.0)?.transfer_min.0, with(MANY)?.transfer_min.0 / MANY];
@@ -557,6 +560,19 @@ impl Builder<'_> {
         }
     }
 
+    /// Notes each class of the members of a group once, with its first member.
+    fn note_firsts(&mut self, axes: usize, group: u32) {
+        let members = &self.topology.groups[axes].members[group as usize];
+        let class_of = &self.program.class_of;
+        self.firsts_of.entry((axes, group)).or_insert_with(|| {
+            let firsts = members.iter().map(|&rank| (class_of[rank], rank));
+            let mut firsts: Vec<(u32, Rank)> = firsts.collect();
+            firsts.sort_unstable();
+            firsts.dedup_by_key(|(class, _)| *class);
+            firsts
+        });
+    }
+
     /// What a collective of a rank moves. Errors: a member without it.
     fn moved(
         &self,
@@ -567,34 +583,38 @@ impl Builder<'_> {
         body: &Body,
     ) -> Result<Moved, SimulateError> {
         let groups = &self.topology.groups[axes];
-        let members = &groups.members[groups.group_of[rank] as usize];
-        let bodies = members.iter().map(|&member| self.program.class_of[member]);
-        // By body, the bytes of each view and of all.
-        let mut sources: HashMap<u32, (Vec<Bytes>, Bytes)> = HashMap::new();
-        for (&member, class) in members.iter().zip(bodies.clone()) {
-            if let Entry::Vacant(entry) = sources.entry(class) {
-                let views = self.source_bytes(rank, member, sequence)?;
-                let total = views.iter().copied().sum();
-                entry.insert((views, total));
-            }
+        let group = groups.group_of[rank];
+        let members = &groups.members[group as usize];
+        let class_of = &self.program.class_of;
+        let firsts = &self.firsts_of[&(axes, group)];
+        // Of each class, the bytes of each view and of all.
+        let mut sources: Vec<(Vec<Bytes>, Bytes)> = Vec::with_capacity(firsts.len());
+        for &(_, member) in firsts {
+            let views = self.source_bytes(rank, member, sequence)?;
+            let total = views.iter().copied().sum();
+            sources.push((views, total));
         }
+        let source = |member: &Rank| {
+            let found = firsts.binary_search_by_key(&class_of[*member], |(class, _)| *class);
+            &sources[found.unwrap_or_default()]
+        };
         let bytes = |view: &View| transferred(view, &body.buffers, self.costs.precision());
         Ok(match &collective.kind {
             CollectiveKind::AllReduce { views } => Moved::AllReduce(views.iter().map(bytes).sum()),
             CollectiveKind::AllGather { .. } => {
-                Moved::AllGather(bodies.map(|class| sources[&class].1).collect())
+                Moved::AllGather(members.iter().map(|member| source(member).1).collect())
             }
             CollectiveKind::ReduceScatter { sources, .. } => {
                 Moved::ReduceScatter(sources.iter().map(bytes).collect())
             }
             CollectiveKind::AllToAll { .. } => {
-                let sent = bodies.enumerate().flat_map(|(place, class)| {
-                    let others = sources[&class].0.iter().enumerate();
+                let sent = members.iter().enumerate().flat_map(|(place, member)| {
+                    let others = source(member).0.iter().enumerate();
                     others.filter(move |&(to, _)| to != place)
                 });
                 Moved::AllToAll(AlltoallBlocks {
                     largest: sent.map(|(_, &bytes)| bytes).max().unwrap_or_default(),
-                    given: sources.values().map(|one| one.1).max().unwrap_or_default(),
+                    given: sources.iter().map(|one| one.1).max().unwrap_or_default(),
                 })
             }
         })

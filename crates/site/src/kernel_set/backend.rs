@@ -33,10 +33,10 @@ pub(super) trait Backend: Sync {
     fn offers(&self, precision: Precision) -> bool;
 
     /// Its catalog for a rank with these threads.
-    fn menu(&self, threads: usize, level: Level) -> Box<dyn Menu + Sync>;
+    fn menu(&self, threads: usize, level: Level) -> Box<dyn Menu>;
 
     /// As [`Self::menu`], with what libraries add to it.
-    fn menu_with(&self, processing: &Processing) -> Box<dyn Menu + Sync> {
+    fn menu_with(&self, processing: &Processing) -> Box<dyn Menu> {
         self.menu(processing.threads, processing.level)
     }
 

@@ -53,11 +53,11 @@ impl Backend for Cpu {
         precision != Precision::F64
     }
 
-    fn menu(&self, threads: usize, level: Level) -> Box<dyn Menu + Sync> {
+    fn menu(&self, threads: usize, level: Level) -> Box<dyn Menu> {
         Box::new(CpuMenu { threads, level })
     }
 
-    fn menu_with(&self, processing: &Processing) -> Box<dyn Menu + Sync> {
+    fn menu_with(&self, processing: &Processing) -> Box<dyn Menu> {
         let usual = self.menu(processing.threads, processing.level);
         let Ok(library) = processing.onednn.library() else {
             return usual;
@@ -109,7 +109,7 @@ impl Backend for Reference {
         true
     }
 
-    fn menu(&self, _threads: usize, _level: Level) -> Box<dyn Menu + Sync> {
+    fn menu(&self, _threads: usize, _level: Level) -> Box<dyn Menu> {
         Box::new(ReferenceMenu)
     }
 

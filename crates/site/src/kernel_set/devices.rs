@@ -56,7 +56,7 @@ impl Backend for OnDevices {
         precision != Precision::F64
     }
 
-    fn menu(&self, _threads: usize, _level: Level) -> Box<dyn Menu + Sync> {
+    fn menu(&self, _threads: usize, _level: Level) -> Box<dyn Menu> {
         // Of a machine file the device may be elsewhere.
         let first = devices(self.kind).ok().and_then(|all| all.first());
         let units = first.map_or(1, |device| device.facts().units);

@@ -36,7 +36,7 @@ impl Supplement for OneDnnMenu {
 /// Parts of a fused kernel that a library does not compute follow one by one by the backend.
 pub(crate) struct JoinedMenu {
     /// The backend.
-    pub usual: Box<dyn Menu + Sync>,
+    pub usual: Box<dyn Menu>,
     /// The libraries.
     pub supplements: Vec<Box<dyn Supplement>>,
 }

@@ -8,8 +8,10 @@ use crate::cost::crossing::Crossing;
 use crate::cost::measured::collective_by;
 use partita_cluster::{CollectiveLibrary, HostGroup, IntraKind, LinkKind, Reduction};
 use partita_space::{Bytes, Rank, Seconds};
+use std::sync::{Mutex, PoisonError};
 
 /// How the members of a group are distributed over nodes.
+#[derive(Clone, Copy, Debug)]
 struct GroupLayout {
     members: usize,
     nodes: usize,
@@ -19,6 +21,30 @@ struct GroupLayout {
     node_span: usize,
     /// What lies between these nodes.
     crossing: Crossing,
+}
+
+/// The layout of the group that was asked for last: a program asks for one group many times.
+#[derive(Debug, Default)]
+pub(super) struct LastLayout(Mutex<Option<(Vec<Rank>, GroupLayout)>>);
+
+impl Clone for LastLayout {
+    /// None yet.
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl LastLayout {
+    fn of(&self, members: &[Rank], layout: impl FnOnce() -> GroupLayout) -> GroupLayout {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, layout)) = &*last
+            && known == members
+        {
+            return *layout;
+        }
+        let (_, layout) = last.insert((members.to_vec(), layout()));
+        *layout
+    }
 }
 
 impl MachineCosts {
@@ -198,22 +224,32 @@ impl MachineCosts {
     }
 
     fn layout(&self, members: &[Rank]) -> GroupLayout {
-        let mut nodes: Vec<usize> = members
-            .iter()
-            .map(|&rank| self.machine.node(rank))
-            .collect();
-        nodes.sort_unstable();
-        let sizes = || nodes.chunk_by(|a, b| a == b).map(<[usize]>::len);
-        let ends = nodes.last().zip(nodes.first());
-        let node_span = ends.map_or(0, |(last, first)| last - first + 1);
-        let count = sizes().count();
+        self.last_layout.of(members, || self.new_layout(members))
+    }
+
+    fn new_layout(&self, members: &[Rank]) -> GroupLayout {
+        if !members.is_sorted() {
+            let mut ascending = members.to_vec();
+            ascending.sort_unstable();
+            return self.new_layout(&ascending);
+        }
+        // Ranks fill nodes in order.
+        let node = |&rank: &Rank| self.machine.node(rank);
+        let (mut nodes, mut most, mut fewest) = (0, 0, usize::MAX);
+        for here in members.chunk_by(|a, b| node(a) == node(b)) {
+            nodes += 1;
+            most = most.max(here.len());
+            fewest = fewest.min(here.len());
+        }
+        let ends = members.last().zip(members.first());
+        let node_span = ends.map_or(0, |(last, first)| node(last) - node(first) + 1);
         GroupLayout {
             members: members.len(),
-            nodes: count,
-            most_on_node: sizes().max().unwrap_or(0),
-            fewest_on_node: sizes().min().unwrap_or(0),
+            nodes,
+            most_on_node: most,
+            fewest_on_node: fewest.min(most),
             node_span,
-            crossing: self.crossings.group(&self.machine, node_span, count),
+            crossing: self.crossings.group(&self.machine, node_span, nodes),
         }
     }
 
