@@ -40,6 +40,9 @@ pub(crate) fn classes(
     tables.classes()
 }
 
+/// The bodies of some ranks.
+type Lowered = Result<Vec<Body>, LowerError>;
+
 /// The body of each class and the class of each rank, where layers run on some ranks only: ranks with
 /// equal bodies and peers of equal classes.
 ///
@@ -47,7 +50,7 @@ pub(crate) fn classes(
 pub(crate) fn by_bodies(
     world: &Mesh,
     is_even: bool,
-    lower: &dyn Fn(&[Rank]) -> Result<Vec<Body>, LowerError>,
+    lower: &dyn Fn(&[Rank]) -> Lowered,
 ) -> Result<(Vec<Body>, Vec<u32>), LowerError> {
     let each = world.ranks() / world.extent(Axis::Data);
     let models = if is_even { each } else { world.ranks() };

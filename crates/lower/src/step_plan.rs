@@ -89,27 +89,8 @@ impl<'a> StepPlan<'a> {
             .collect();
         let samples = strategy.samples_of_micro_batches(request.batch);
         let rows = Rows::default();
-        let mut networks: Vec<(Network, Storages)> = Vec::with_capacity(parts);
-        // The first micro-batch of each replica and number of samples.
-        let mut first: HashMap<(usize, usize), usize> = HashMap::new();
-        for (samples, &replica) in samples.zip(&replica_of) {
-            let whole = &replicas[replica];
-            let network = match parts {
-                1 => whole.clone(),
-                _ => whole.of_micro_batch(samples),
-            };
-            let storages = match first.entry((replica, samples.1)) {
-                Entry::Occupied(known) => {
-                    let (_, storages) = &networks[*known.get()];
-                    storages.of_micro_batch(&network, (&world, &rows))
-                }
-                Entry::Vacant(new) => {
-                    new.insert(networks.len());
-                    Storages::new(&network, &world, &rows)
-                }
-            };
-            networks.push((network, storages));
-        }
+        let micro = samples.zip(replica_of.iter().copied());
+        let networks = networks(&replicas, micro, parts == 1, (&world, &rows));
         let used = replicas.iter().take(strategy.schedule.replicas());
         let mut holders = vec![Vec::<Distribution>::new(); request.graph.parameters.len()];
         for network in used {
@@ -217,6 +198,38 @@ impl<'a> StepPlan<'a> {
                 && !kept.any(along_data)
         })
     }
+}
+
+/// The network of each micro-batch, given by first sample, number of samples and replica; one alone is the whole
+/// mini-batch.
+fn networks(
+    replicas: &[Network],
+    micro: impl Iterator<Item = ((usize, usize), usize)>,
+    is_one: bool,
+    world: (&Mesh, &Rows),
+) -> Vec<(Network, Storages)> {
+    let mut networks: Vec<(Network, Storages)> = Vec::new();
+    // The first micro-batch of each replica and number of samples.
+    let mut first: HashMap<(usize, usize), usize> = HashMap::new();
+    for (samples, replica) in micro {
+        let network = if is_one {
+            replicas[replica].clone()
+        } else {
+            replicas[replica].of_micro_batch(samples)
+        };
+        let storages = match first.entry((replica, samples.1)) {
+            Entry::Occupied(known) => {
+                let (_, storages) = &networks[*known.get()];
+                storages.of_micro_batch(&network, world)
+            }
+            Entry::Vacant(new) => {
+                new.insert(networks.len());
+                Storages::new(&network, world.0, world.1)
+            }
+        };
+        networks.push((network, storages));
+    }
+    networks
 }
 
 fn slots_by_work(slots: &[Slot]) -> HashMap<(usize, usize, Pass), usize> {
