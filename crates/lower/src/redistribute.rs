@@ -8,7 +8,7 @@ use crate::body::{Builder, TensorBuffer};
 use partita_program::{
     CollectiveKind, Distribution, Exchange, Kernel, Phase, Receive, Role, Send, View, Work,
 };
-use partita_space::{AxisList, AxisSet, Coord, Interval, Mesh, Region};
+use partita_space::{Axis, AxisList, AxisSet, Coord, Interval, Mesh, Region};
 
 /// One step of a redistribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,11 +77,17 @@ pub(crate) fn moved(mesh: &Mesh, from: &Distribution, partial: AxisSet, to: &Dis
         .fold(split(from).union(partial), |all, (_, next)| {
             all.union(split(next))
         });
-    let ranks = mesh.group(0, all);
-    let first = Owned::new(mesh, from);
+    // A part of the samples stands for all that are as large.
+    let each: Vec<&Distribution> = movements
+        .iter()
+        .map(|(_, next)| next)
+        .chain([from])
+        .collect();
+    let ranks = mesh.group(0, all.minus(alike(mesh, all, &each)));
+    let first = Owned::new(mesh, from, ranks.len());
     let owned: Vec<Owned<'_>> = movements
         .iter()
-        .map(|(_, next)| Owned::new(mesh, next))
+        .map(|(_, next)| Owned::new(mesh, next, ranks.len()))
         .collect();
     let (mut sum, count) = (0.0, ranks.len() as f64);
     for rank in ranks {
@@ -109,29 +115,50 @@ pub(crate) fn moved(mesh: &Mesh, from: &Distribution, partial: AxisSet, to: &Dis
     sum / count
 }
 
-/// The parts of a distribution, computed once for all ranks.
+/// Those of some axes along which ranks differ by their position alone: each splits one dim of all these distributions before
+/// others do, in parts of one size.
+fn alike(mesh: &Mesh, axes: AxisSet, distributions: &[&Distribution]) -> AxisSet {
+    let is_alike = |axis: Axis, dim: usize| {
+        distributions.iter().all(|one| {
+            let is_first = one.axes[dim].iter().next() == Some(axis);
+            let extent = one.split_range(dim).len();
+            is_first && extent.is_multiple_of(mesh.extent(axis))
+        })
+    };
+    AxisSet::of(
+        axes.iter()
+            .filter(|&axis| (0..5).any(|dim| is_alike(axis, dim))),
+    )
+}
+
+/// The parts of a distribution, by dim; those of dims with fewer parts than ranks are computed once for all ranks.
 struct Owned<'m> {
     mesh: &'m Mesh,
-    axes: [AxisList; 5],
-    parts: [Vec<Interval>; 5],
+    distribution: &'m Distribution,
+    parts: [Option<Vec<Interval>>; 5],
 }
 
 impl<'m> Owned<'m> {
-    fn new(mesh: &'m Mesh, distribution: &Distribution) -> Self {
+    fn new(mesh: &'m Mesh, distribution: &'m Distribution, ranks: usize) -> Self {
         let parts = |dim: usize| {
-            let all = 0..mesh.parts(distribution.axes[dim]);
-            all.map(|part| distribution.part(mesh, dim, part)).collect()
+            let count = mesh.parts(distribution.axes[dim]);
+            let part = |part| distribution.part(mesh, dim, part);
+            (count < ranks).then(|| (0..count).map(part).collect())
         };
         Self {
             mesh,
-            axes: distribution.axes,
+            distribution,
             parts: std::array::from_fn(parts),
         }
     }
 
     fn at(&self, coord: &Coord) -> Region {
         Region(std::array::from_fn(|dim| {
-            self.parts[dim][self.mesh.part_index(self.axes[dim], coord)]
+            let part = self.mesh.part_index(self.distribution.axes[dim], coord);
+            match &self.parts[dim] {
+                Some(parts) => parts[part],
+                None => self.distribution.part(self.mesh, dim, part),
+            }
         }))
     }
 }

@@ -13,7 +13,7 @@ use crate::plan::{PlanError, RankedStrategy, Refusal, Rejection, SearchRequest};
 use crate::prefilter::{Prefilter, slower_than_best};
 use crate::repeats::Shortened;
 use crate::simulated_cuts::Steps;
-use crate::size::check_size;
+use crate::size::{TASKS_MAX, check_size};
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{Prediction, precision};
 use partita_space::help::Message;
@@ -36,6 +36,9 @@ const BUCKETED_TASKS_MAX: usize = 400_000;
 /// many tasks together, of which none was the fastest. A few seconds of a core.
 const PROGRAMS_IN_VAIN: usize = 2;
 const TASKS_IN_VAIN: usize = 250_000;
+/// After so many programs with more tasks than are simulated again with buckets, of which none was the fastest, no more such
+/// programs of the candidates on one mesh are evaluated. Each takes up to ten seconds of a core.
+const LARGE_IN_VAIN: usize = 3;
 /// Estimates by shortened models of candidates that may be the fastest are at most this many times the best step.
 const ESTIMATE_FACTOR: f64 = 1.02;
 
@@ -75,6 +78,8 @@ pub(crate) struct Ranking<'r, 'a> {
     pub levels_short: Vec<Strategy>,
     /// Candidates whose programs are too large to try buckets, too.
     pub large: Vec<Strategy>,
+    /// How many large programs were evaluated since one of them was the fastest.
+    large_in_vain: usize,
     /// Share of a limited time after which the current step of the search ends.
     pub share: f64,
     /// Tasks that were lowered for savings.
@@ -101,6 +106,7 @@ impl<'r, 'a> Ranking<'r, 'a> {
             passed_over: Vec::new(),
             levels_short: Vec::new(),
             large: Vec::new(),
+            large_in_vain: 0,
             share: 1.0 - BUCKETS_SHARE,
             lowered: Cell::new(0),
             limit: request.memory,
@@ -275,6 +281,10 @@ impl Ranking<'_, '_> {
                 self.refuse(strategy, (Refusal::Slower, reason));
                 continue;
             }
+            if let Err(no) = self.check_large(&strategy)? {
+                self.refuse(strategy, no);
+                continue;
+            }
             match self.prefilter().at_groups(&strategy)? {
                 Ok(groups) => self.estimate(strategy, lower_bound.max(groups))?,
                 Err(no) => {
@@ -284,6 +294,19 @@ impl Ranking<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Why a candidate is not evaluated after many large ones that were slower.
+    fn check_large(&self, strategy: &Strategy) -> Result<Result<(), Rejection>, PlanError> {
+        if self.large_in_vain < LARGE_IN_VAIN {
+            return Ok(Ok(()));
+        }
+        let checked = check_size(self.request, strategy, BUCKETED_TASKS_MAX)?;
+        Ok(checked.map_err(|(refusal, reason)| {
+            let reason =
+                format!("{reason} after {LARGE_IN_VAIN} such programs that were not the fastest");
+            (refusal, reason)
+        }))
     }
 
     /// Estimates a candidate by shortened models; evaluates it where they do not tell.
@@ -372,11 +395,13 @@ impl Ranking<'_, '_> {
     }
 
     /// Keeps the best time.
-    fn note_best(&mut self, seconds: Seconds, strategy: &Strategy) {
-        if self.best.as_ref().is_none_or(|(least, _)| seconds < *least) {
+    fn note_best(&mut self, seconds: Seconds, strategy: &Strategy) -> bool {
+        let is_best = self.best.as_ref().is_none_or(|(least, _)| seconds < *least);
+        if is_best {
             self.best = Some((seconds, strategy.clone()));
             self.in_vain = InVain::default();
         }
+        is_best
     }
 
     /// Why a candidate cannot be the fastest, or is not expected to be.
@@ -421,10 +446,11 @@ impl Ranking<'_, '_> {
                 }
                 self.in_vain.programs += 1;
                 self.in_vain.tasks += tasks;
+                let is_best = self.note_best(seconds, &strategy);
                 if tasks > BUCKETED_TASKS_MAX {
                     self.large.push(strategy.clone());
+                    self.large_in_vain = if is_best { 0 } else { self.large_in_vain + 1 };
                 }
-                self.note_best(seconds, &strategy);
                 self.evaluated.push(RankedStrategy {
                     strategy,
                     prediction: Some(prediction),
@@ -749,7 +775,7 @@ fn evaluate(
     request: &SearchRequest<'_>,
     strategy: &Strategy,
 ) -> Result<Result<(Prediction, usize), Rejection>, PlanError> {
-    if let Err(no) = check_size(request, strategy)? {
+    if let Err(no) = check_size(request, strategy, TASKS_MAX)? {
         return Ok(Err(no));
     }
     let program = match lower(&Request {

@@ -6,18 +6,19 @@ use partita_lower::{Request, Shard, Strategy, class_count, lower_rank};
 use partita_program::{Body, Work};
 
 /// Most tasks of all classes of ranks in a program that a search simulates. Ten seconds of a core, and 3 GB.
-const TASKS_MAX: usize = 1_200_000;
+pub(crate) const TASKS_MAX: usize = 1_200_000;
 /// Views of members of collectives that take as long, and as much memory, as a task.
 const VIEWS_PER_TASK: usize = 16;
 /// Programs of fewer ranks, and of fewer classes without shared training state, are not estimated.
 const RANKS_MIN: usize = 256;
 const CLASSES_MIN: usize = 64;
 
-/// Why a program is too large to be simulated in a search; nothing where it is not. Its tasks are estimated from the number of
-/// classes of ranks, and the body of the last rank.
+/// Why a program has too many tasks to be simulated in a search; nothing where it has not. They are estimated from the number
+/// of classes of ranks, and the body of the last rank.
 pub(crate) fn check_size(
     request: &SearchRequest<'_>,
     strategy: &Strategy,
+    tasks_max: usize,
 ) -> Result<Result<(), Rejection>, PlanError> {
     let training = Request {
         strategy,
@@ -37,11 +38,11 @@ pub(crate) fn check_size(
         Err(error) => return unsuited(error),
     };
     let tasks = classes * tasks_of(&body);
-    Ok(if tasks <= TASKS_MAX {
+    Ok(if tasks <= tasks_max {
         Ok(())
     } else {
         let reason = format!(
-            "the {classes} classes of ranks of its program have about {tasks} tasks, more than the {TASKS_MAX} that a search \
+            "the {classes} classes of ranks of its program have about {tasks} tasks, more than the {tasks_max} that a search \
              simulates"
         );
         Err((Refusal::Large, reason))
@@ -93,7 +94,7 @@ mod tests {
         };
         let checked = |text: &str| {
             let strategy: Strategy = text.parse().unwrap();
-            check_size(&request, &strategy).unwrap()
+            check_size(&request, &strategy, TASKS_MAX).unwrap()
         };
         let mesh = "depth=64,height=8,width=8";
         assert_eq!(checked(mesh), Ok(()));

@@ -534,7 +534,7 @@ impl Builder<'_> {
             });
         }
         let loads = &mut self.rendezvous[rendezvous].loads;
-        self.usage.add_member(here, members, seconds, loads);
+        self.usage.add_member(here, axes, seconds, loads);
         Ok(TaskCost::Collective {
             rendezvous,
             latency: cost.latency.0,

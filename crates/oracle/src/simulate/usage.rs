@@ -111,20 +111,17 @@ impl<'a> Usage<'a> {
         }
     }
 
-    /// The part of a member in a collective, whose group needs these seconds on the link of each member and on
-    /// the adapters of each node.
-    pub fn add_member(
-        &self,
-        rank: Rank,
-        members: &[Rank],
-        seconds: [f64; 2],
-        loads: &mut Vec<Load>,
-    ) {
+    /// The part of a member in a collective of its group along some axes, which needs these seconds on the link of each
+    /// member and on the adapters of each node.
+    pub fn add_member(&self, rank: Rank, axes: usize, seconds: [f64; 2], loads: &mut Vec<Load>) {
         let [link, adapters] = seconds;
         let (class, node) = (self.class(rank), self.topology.node_of[rank]);
-        let is_here = |member: &&Rank| self.topology.node_of[**member] == node;
-        let here = members.iter().filter(is_here).count();
-        let is_between = here < members.len();
+        let groups = &self.topology.groups[axes];
+        let group = groups.group_of[rank];
+        let on_node = self.topology.node_ranks[node as usize].iter();
+        let here = on_node.filter(|&&other| groups.group_of[other] == group);
+        let here = here.count();
+        let is_between = here < groups.members[group as usize].len();
         for way in [Way::Out, Way::In] {
             note(loads, Self::link(class, is_between, way), link);
             if is_between {
