@@ -1,7 +1,8 @@
-//! Candidates that sum gradients in buckets.
+//! Candidates that sum gradients in buckets, and programs that are too large for that.
 
-use crate::plan::{PlanError, RankedStrategy, Refusal};
-use crate::ranking::Ranking;
+use crate::plan::{PlanError, RankedStrategy, Refusal, Rejection};
+use crate::ranking::{BUCKETED_TASKS_MAX, Ranking};
+use crate::size::check_size;
 use partita_lower::{StageChoice, Strategy};
 use partita_oracle::Prediction;
 use partita_space::{Axis, Bytes, Seconds};
@@ -10,6 +11,9 @@ use partita_space::{Axis, Bytes, Seconds};
 const BUCKETS: [Bytes; 2] = [Bytes(4 << 20), Bytes(25 << 20)];
 /// Number of the best candidates for which they are.
 const BUCKETED: usize = 2;
+/// After so many programs that are too large to be simulated again, none of which was the fastest, no more such programs of
+/// candidates on one mesh are evaluated. Each takes up to ten seconds of a core.
+const LARGE_IN_VAIN: usize = 3;
 
 impl Ranking<'_, '_> {
     /// Evaluates the best candidates and data parallelism alone with gradients in buckets, where gradients are summed.
@@ -77,4 +81,67 @@ fn sums_gradients(strategy: &Strategy) -> bool {
         || strategy.extent(Axis::Data) > 1
         || strategy.schedule.replicas() > 1
         || strategy.stages.iter().any(has_ranks)
+}
+
+impl Ranking<'_, '_> {
+    /// Why a candidate is not evaluated after several large ones that were slower; nothing where it may be.
+    pub fn check_large(&self, strategy: &Strategy) -> Result<Result<(), Rejection>, PlanError> {
+        if self.large_in_vain < LARGE_IN_VAIN {
+            return Ok(Ok(()));
+        }
+        let checked = check_size(self.request, strategy, BUCKETED_TASKS_MAX)?;
+        Ok(checked.map_err(|(refusal, reason)| {
+            let reason =
+                format!("{reason} after {LARGE_IN_VAIN} such programs that were not the fastest");
+            (refusal, reason)
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::FixedCosts;
+    use crate::plan::SearchRequest;
+    use crate::requests;
+    use partita_oracle::MachineCosts;
+    use partita_testkit::{Machine, Software};
+
+    #[test]
+    fn large_programs_are_left_out_after_three_that_were_slower() {
+        let graph = partita_graph::zoo::build("cosmoflow@512").unwrap();
+        let single = Strategy::single();
+        let costs = MachineCosts::new(
+            Machine::load("frontier", &[]).unwrap(),
+            Software::load("partita-cudnn", &[]).unwrap(),
+        );
+        let request = SearchRequest {
+            training: requests::training(&graph, &single, 1),
+            ranks: 4096,
+            memory: Bytes(64_000_000_000),
+            lower_bound: &|_, _, _| Seconds(0.0),
+            prune_factor: 3.0,
+            micro_statistics: false,
+            front: false,
+            knows_costs: true,
+            cost: &|_| Err("not asked for".to_owned()),
+            stages: &FixedCosts(&costs),
+            progress: &|_, _| {},
+            is_over: &|_, _| false,
+        };
+        let mut ranking = Ranking::new(&request, None);
+        let mut checked = |text: &str, in_vain: usize| {
+            ranking.large_in_vain = in_vain;
+            ranking.check_large(&text.parse().unwrap()).unwrap()
+        };
+        let large = "depth=16,height=8,width=8,filter=2,channel=2";
+        assert_eq!(checked(large, 2), Ok(()));
+        let (refusal, reason) = checked(large, 3).unwrap_err();
+        assert_eq!(refusal, Refusal::Large);
+        assert!(
+            reason.ends_with("after 3 such programs that were not the fastest"),
+            "{reason}"
+        );
+        assert_eq!(checked("depth=16,height=16,width=16", 3), Ok(()));
+    }
 }

@@ -18,8 +18,8 @@
 //! it in space, and which repeat it or split its filters or channels. They do so for the first candidate with data and
 //! spatial parallelism alone, so that the result prunes all others. Where that does not fit in memory, they go on with the
 //! meshes that can split the deepest weights into the most parts, and what still does not fit comes first among the savings.
-//! Programs of very many tasks, by the classes of ranks and the body of one, are not simulated (`size`); then the levels below
-//! one have the same axes, which makes fewer classes.
+//! Programs of very many tasks, by the classes of ranks and the body of one, are not simulated (`size`), nor are large ones after
+//! three that were slower; then the levels below one have the same axes, which makes fewer classes.
 //!
 //! On the meshes of the best strategies so far, `per_layer` lowers one rank for each distribution and finds the
 //! cheapest path over the segments of the model, which end where a single tensor connects the layers before and

@@ -30,15 +30,12 @@ const CUT_TASKS: usize = 150_000;
 pub(crate) const BUCKETS_SHARE: f64 = 0.2;
 
 /// Most tasks of a program that is simulated again with buckets. Three seconds of a core.
-const BUCKETED_TASKS_MAX: usize = 400_000;
+pub(crate) const BUCKETED_TASKS_MAX: usize = 400_000;
 
 /// No more pipelines, or candidates that were estimated, are evaluated after at least this many programs with more than this
 /// many tasks together, of which none was the fastest. A few seconds of a core.
 const PROGRAMS_IN_VAIN: usize = 2;
 const TASKS_IN_VAIN: usize = 250_000;
-/// After so many programs with more tasks than are simulated again with buckets, of which none was the fastest, no more such
-/// programs of the candidates on one mesh are evaluated. Each takes up to ten seconds of a core.
-const LARGE_IN_VAIN: usize = 3;
 /// Estimates by shortened models of candidates that may be the fastest are at most this many times the best step.
 const ESTIMATE_FACTOR: f64 = 1.02;
 
@@ -79,7 +76,7 @@ pub(crate) struct Ranking<'r, 'a> {
     /// Candidates whose programs are too large to try buckets, too.
     pub large: Vec<Strategy>,
     /// How many large programs were evaluated since one of them was the fastest.
-    large_in_vain: usize,
+    pub large_in_vain: usize,
     /// Share of a limited time after which the current step of the search ends.
     pub share: f64,
     /// Tasks that were lowered for savings.
@@ -294,19 +291,6 @@ impl Ranking<'_, '_> {
             }
         }
         Ok(())
-    }
-
-    /// Why a candidate is not evaluated after many large ones that were slower.
-    fn check_large(&self, strategy: &Strategy) -> Result<Result<(), Rejection>, PlanError> {
-        if self.large_in_vain < LARGE_IN_VAIN {
-            return Ok(Ok(()));
-        }
-        let checked = check_size(self.request, strategy, BUCKETED_TASKS_MAX)?;
-        Ok(checked.map_err(|(refusal, reason)| {
-            let reason =
-                format!("{reason} after {LARGE_IN_VAIN} such programs that were not the fastest");
-            (refusal, reason)
-        }))
     }
 
     /// Estimates a candidate by shortened models; evaluates it where they do not tell.
