@@ -1,9 +1,8 @@
 //! How often each class occurs in the training split.
 
-use std::thread;
-
 use partita_data::{Classes, Dataset, Reader, Split};
 use partita_formats::{DType, DataError, Samples};
+use partita_space::on_threads;
 
 use crate::source::Accepted;
 use crate::source::piece::location;
@@ -37,16 +36,7 @@ pub fn class_counts(
         }
         Ok(counts)
     };
-    let found: Vec<_> = thread::scope(|scope| {
-        let share = &share;
-        let running: Vec<_> = (0..threads)
-            .map(|thread| scope.spawn(move || share(thread)))
-            .collect();
-        let joined = running.into_iter().map(thread::ScopedJoinHandle::join);
-        joined
-            .map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    });
+    let found = on_threads(threads, threads, share);
     let mut counts = vec![0; count.classes];
     let mut failed = None::<Box<(usize, DataError)>>;
     for found in found {

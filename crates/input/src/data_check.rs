@@ -5,7 +5,6 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 
 use partita_data::valid::Valid;
 use partita_data::{
@@ -14,6 +13,7 @@ use partita_data::{
 };
 use partita_formats::slab::{self, Region4};
 use partita_formats::{DType, DataError, Samples, VolumeShape};
+use partita_space::on_threads;
 
 use crate::prepare::{Preparation, prepare};
 use crate::source::Accepted;
@@ -201,16 +201,9 @@ impl DataCheck<'_> {
             worker.seen
         };
         let mut seen = Seen::new(self.dataset.shape()[0]);
-        thread::scope(|scope| {
-            let work = &work;
-            let running: Vec<_> = (0..threads)
-                .map(|thread| scope.spawn(move || work(thread)))
-                .collect();
-            for thread in running {
-                let found = thread.join();
-                seen.join(found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            }
-        });
+        for found in on_threads(threads, threads, work) {
+            seen.join(found);
+        }
         let failed = failed
             .into_inner()
             .unwrap_or_else(|broken| broken.into_inner());

@@ -24,11 +24,17 @@ pub fn threads() -> usize {
 /// assert_eq!(partita_space::on_cores(4, 100_000, |at| at * at), [0, 1, 4, 9]);
 /// ```
 pub fn on_cores<T: Send>(count: usize, tasks: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let threads = if tasks <= TASKS_FEW {
-        1
-    } else {
-        threads().min(count)
-    };
+    let threads = if tasks <= TASKS_FEW { 1 } else { threads() };
+    on_threads(threads, count, work)
+}
+
+/// The same by at most this many threads.
+pub fn on_threads<T: Send>(
+    threads: usize,
+    count: usize,
+    work: impl Fn(usize) -> T + Sync,
+) -> Vec<T> {
+    let threads = threads.min(count);
     if threads <= 1 {
         return (0..count).map(work).collect();
     }

@@ -35,7 +35,7 @@ mod window;
 
 pub use attention::{AttentionWindow, ScoreRows};
 pub use axis_list::AxisList;
-pub use cores::{on_cores, threads};
+pub use cores::{on_cores, on_threads, threads};
 pub use functions::{Activation, DropoutMask, ElementFunction};
 pub use help::Help;
 pub use interval::{Interval, Split};

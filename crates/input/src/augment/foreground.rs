@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::collections::BinaryHeap;
 use std::fmt;
-use std::thread;
 
 use partita_data::{Dataset, Split};
 use partita_formats::slab::position;
 use partita_formats::{DType, DataError, Samples};
 use partita_program::random::Draws;
+use partita_space::on_threads;
 use partita_space::random::absorb;
 use serde::{Deserialize, Serialize};
 
@@ -66,27 +66,10 @@ impl Foreground {
         let volumes = dataset.samples(Split::Train);
         let lists = volumes * dataset.targets().len();
         let most = (ALL_POSITIONS / lists.max(1)).clamp(POSITIONS_MIN, POSITIONS_MAX);
-        let threads = threads.clamp(1, volumes.max(1));
-        let share = |thread: usize| -> Vec<_> {
-            let mine = (thread..volumes).step_by(threads);
-            mine.map(|volume| (volume, of_volume(dataset, volume, most)))
-                .collect()
-        };
-        let mut found: Vec<_> = thread::scope(|scope| {
-            let share = &share;
-            let running: Vec<_> = (0..threads)
-                .map(|thread| scope.spawn(move || share(thread)))
-                .collect();
-            let joined = running.into_iter().map(thread::ScopedJoinHandle::join);
-            joined
-                .flat_map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect()
-        });
         // The first error in the order of volumes, whichever thread found it.
-        found.sort_by_key(|&(volume, _)| volume);
-        let volumes = found.into_iter().map(|(_, lists)| lists);
+        let found = on_threads(threads, volumes, |volume| of_volume(dataset, volume, most));
         Ok(Self {
-            volumes: volumes.collect::<Result<_, _>>()?,
+            volumes: found.into_iter().collect::<Result<_, _>>()?,
         })
     }
 

@@ -4,11 +4,11 @@
 //! order of the blocks, so that statistics do not depend on the number of threads.
 
 use std::path::Path;
-use std::thread;
 
 use partita_data::{Dataset, Moments, Reader, Split};
 use partita_formats::slab::{self, Region4};
 use partita_formats::{DataError, Samples};
+use partita_space::on_threads;
 
 use super::kept::Kept;
 use super::percentiles::{Ranks, Refined};
@@ -183,16 +183,7 @@ impl Walk<'_> {
             }
             (blocks.len(), Ok(gathered))
         };
-        let results: Vec<_> = thread::scope(|scope| {
-            let share = &share;
-            let threads: Vec<_> = (0..self.threads)
-                .map(|thread| scope.spawn(move || share(thread)))
-                .collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
-            joined
-                .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect()
-        });
+        let results = on_threads(self.threads, self.threads, share);
         let (mut gathered, mut errors) = (Vec::new(), Vec::new());
         for (index, result) in results {
             match result {
