@@ -16,6 +16,19 @@ const BUCKETED: usize = 2;
 const LARGE_IN_VAIN: usize = 3;
 
 impl Ranking<'_, '_> {
+    /// Why a candidate is not evaluated after several large ones that were slower; nothing where it may be.
+    pub fn check_large(&self, strategy: &Strategy) -> Result<Result<(), Rejection>, PlanError> {
+        if self.large_in_vain < LARGE_IN_VAIN {
+            return Ok(Ok(()));
+        }
+        let checked = check_size(self.request, strategy, BUCKETED_TASKS_MAX)?;
+        Ok(checked.map_err(|(refusal, reason)| {
+            let reason =
+                format!("{reason} after {LARGE_IN_VAIN} such programs that were not the fastest");
+            (refusal, reason)
+        }))
+    }
+
     /// Evaluates the best candidates and data parallelism alone with gradients in buckets, where gradients are summed.
     pub fn evaluate_buckets(&mut self) -> Result<(), PlanError> {
         if self.request.training.strategy.bucket > Bytes(0) {
@@ -81,21 +94,6 @@ fn sums_gradients(strategy: &Strategy) -> bool {
         || strategy.extent(Axis::Data) > 1
         || strategy.schedule.replicas() > 1
         || strategy.stages.iter().any(has_ranks)
-}
-
-impl Ranking<'_, '_> {
-    /// Why a candidate is not evaluated after several large ones that were slower; nothing where it may be.
-    pub fn check_large(&self, strategy: &Strategy) -> Result<Result<(), Rejection>, PlanError> {
-        if self.large_in_vain < LARGE_IN_VAIN {
-            return Ok(Ok(()));
-        }
-        let checked = check_size(self.request, strategy, BUCKETED_TASKS_MAX)?;
-        Ok(checked.map_err(|(refusal, reason)| {
-            let reason =
-                format!("{reason} after {LARGE_IN_VAIN} such programs that were not the fastest");
-            (refusal, reason)
-        }))
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,5 @@
 //! The text form of a program: a header, then per class its buffers, outputs and tasks, a line each.
 
-mod compact;
-
-use self::compact::append;
 use crate::{Body, Buffer, Output, Phase, Program, Staging, Task, TaskId};
 use partita_space::help::extend;
 use partita_space::{AxisSet, Bytes, Mesh, on_cores};
@@ -32,6 +29,11 @@ const PHASES: [Phase; 6] = [
 
 /// Classes whose text is made at a time.
 const BODIES: usize = 64;
+
+fn append<T: Serialize>(text: &mut String, value: &T) {
+    let written = ron::Options::default().to_writer(text, value);
+    written.expect("program types have a text form");
+}
 
 fn ron<T: Serialize>(value: &T) -> String {
     let mut text = String::new();
