@@ -2,13 +2,15 @@
 
     peer_torch.py MODEL.txt --batch 4 --threads 2 --layout channels_last --compile
     peer_torch.py MODEL.txt --batch 4 --ranks 2
+    peer_torch.py MODEL.txt --batch 1 --memory
 
 The model is computed with PyTorch's own modules of its dimension, in float32, with Adam; the batch is random and
 always the same. A step is: zero the gradients, forward, backward, update. With `--compile` the network goes through
 torch.compile, whose vectors are no wider than those of PyTorch's own kernels (ATEN_CPU_CAPABILITY). With `--ranks` it
 is trained by DistributedDataParallel over gloo: each rank is a process with one thread on a core of its own and its
 share of the batch, whose statistics batch norm takes; the seconds are those of rank 0. One step is done before the
-first line.
+first line. With `--memory` nothing is computed: PyTorch's own tracker follows a step of fake tensors, and the answer is
+the largest sum of bytes of its tensors. Workspaces of libraries and what an allocator rounds up come on top.
 """
 
 import os
@@ -18,7 +20,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 
-from peer import at_least_one, guarded, parser, serve, steps
+from peer import at_least_one, guarded, parser, say, serve, steps
 from model_text import Node, parse
 
 try:
@@ -122,7 +124,7 @@ class Trainer:
             nodes, extent = parse(file.read())
         network = Network(nodes, extent)
         like = {"memory_format": CHANNELS_LAST[len(extent)]} if options.layout == "channels_last" else {}
-        self.plain = network.to(**like).train()
+        self.plain = (network.to(**like) if like else network).train()
         self.network = wrap(self.plain)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-4)
         torch.manual_seed(2 + rank)
@@ -134,12 +136,16 @@ class Trainer:
             classes, *places = network.output
             self.loss, self.target = nn.CrossEntropyLoss(), torch.randint(classes, (samples, *places))
 
-    def step(self) -> tuple[float, float]:
-        start = time.perf_counter()
+    def update(self) -> torch.Tensor:
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(self.network(self.x), self.target)
         loss.backward()
         self.optimizer.step()
+        return loss.detach()
+
+    def step(self) -> tuple[float, float]:
+        start = time.perf_counter()
+        loss = self.update()
         return time.perf_counter() - start, loss.item()
 
     def steps(self, count: int) -> tuple[list[float], float]:
@@ -193,6 +199,23 @@ def alone(options: Namespace) -> None:
     serve(describe(options, trainer) | {"convolution_backends": backends}, steps(trainer.steps))
 
 
+def peak_of_tensors(options: Namespace) -> int:
+    """Bytes of all tensors at the peak of a step after the first, which has made the state of the optimizer."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    with FakeTensorMode():
+        trainer = Trainer(options, 0, lambda network: network)
+        trainer.update()
+        trainer.optimizer.zero_grad(set_to_none=True)
+        tracker = MemTracker()
+        tracker.track_external(trainer.plain, trainer.optimizer, trainer.x, trainer.target)
+        with tracker:
+            trainer.update()
+        (device,) = tracker.get_tracker_snapshot("peak").values()
+        return device["Total"]
+
+
 def take_part(rank: int, options: Namespace, cores: list[int], port: int) -> None:
     """The life of a rank; the first is driven, and tells the others how many steps are next."""
     os.sched_setaffinity(0, [cores[rank]])
@@ -238,7 +261,10 @@ def main() -> None:
     options.add_argument("--ranks", type=at_least_one, default=1)
     options.add_argument("--layout", choices=("default", "channels_last"), default="default")
     options.add_argument("--compile", action="store_true", help="by torch.compile")
+    options.add_argument("--memory", action="store_true", help="bytes of the tensors of a step, and no step")
     asked = options.parse_args()
+    if asked.memory:
+        return say({"bytes": peak_of_tensors(asked)})
     together(asked) if asked.ranks > 1 else alone(asked)
 
 

@@ -33,6 +33,7 @@ impl Emit<'_> {
                 self.enter(id);
                 self.recompute(block, layers);
             }
+            self.restore_for(id);
             let is_wanted = storage.has_gradient && self.layer(id).loss().is_none();
             if is_wanted && self.network.reshards_within_stage(id) {
                 self.reshard_gradient(id);
@@ -43,6 +44,7 @@ impl Emit<'_> {
                 }
                 self.backward_layer(id);
             }
+            self.release_after(id);
         }
     }
 

@@ -225,6 +225,7 @@ impl<'a> Emit<'a> {
                     self.next_loads(at, slot);
                     if trains {
                         self.free_activations(layers);
+                        self.drop_selected(layers);
                     }
                 }
                 Pass::Backward => {

@@ -47,7 +47,7 @@ mod shared;
 mod shares;
 
 pub(crate) use self::choices::layers;
-use self::choices::{blocks, can_carry, choices, groups_of};
+use self::choices::{blocks, can_carry, choices, groups_of, selective};
 pub use self::chunked::can_be_chunked;
 pub(crate) use self::chunked::check_kind;
 use self::chunked::{chunks_of, join};
@@ -144,6 +144,8 @@ struct Layout<'a> {
     samples: usize,
     choices: Vec<[Option<AxisList>; 6]>,
     blocks: Vec<Option<usize>>,
+    /// Whether a node of the model is recomputed selectively.
+    selective: Vec<bool>,
     /// Halo groups by node of the model.
     groups: Vec<Option<usize>>,
     /// Blocks in chunks by node of the model.
@@ -184,6 +186,7 @@ impl<'a> Layout<'a> {
             samples,
             choices: choices(graph, strategy)?,
             blocks: blocks(graph, strategy)?,
+            selective: selective(graph, strategy)?,
             groups: groups_of(graph, strategy)?,
             chunks: chunks_of(graph, strategy)?,
             layers: Vec::new(),
@@ -616,6 +619,7 @@ impl<'a> Layout<'a> {
             origin,
             distribution,
             block: self.blocks[origin.0],
+            selective: self.selective[origin.0],
             partial,
             partial_gradient: AxisSet::NONE,
             group,

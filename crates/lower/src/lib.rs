@@ -52,6 +52,7 @@ mod resample;
 mod resharding;
 mod schedule;
 mod select;
+mod selective;
 mod slabs;
 mod step_plan;
 mod storage;
@@ -72,6 +73,6 @@ pub use placement::balanced;
 pub use request::{LowerError, Request, SampleFormat};
 pub use schedule::{Pass, Schedule, Slot, fitting_micro, forward_slots, slots};
 pub use strategy::{
-    BatchNormStatistics, Branches, Halo, LayerChoice, LayerDim, Setting, Shard, SharedParameter,
-    Sharer, StageChoice, Strategy, StrategyError, WorkspaceLimit,
+    BatchNormStatistics, Branches, Halo, LayerChoice, LayerDim, Recompute, Setting, Shard,
+    SharedParameter, Sharer, StageChoice, Strategy, StrategyError, WorkspaceLimit,
 };

@@ -63,6 +63,8 @@ pub(crate) struct Layer {
     pub stage: usize,
     /// The recomputation block that it belongs to.
     pub block: Option<usize>,
+    /// Whether it may be computed again for single layers.
+    pub selective: bool,
     /// Axes over which the value is a partial sum.
     pub partial: AxisSet,
     /// Axes over which the gradient is a partial sum, since each rank contributes only for its share of the

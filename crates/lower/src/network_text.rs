@@ -62,5 +62,8 @@ fn facts(layer: &Layer) -> String {
     if let Some(block) = layer.block {
         fact("recompute block", block.to_string());
     }
+    if layer.selective {
+        fact("recompute", "selective".to_owned());
+    }
     facts
 }

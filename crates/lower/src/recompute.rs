@@ -7,7 +7,7 @@
 
 use crate::emit::Emit;
 use crate::network::LayerId;
-use partita_graph::Op;
+use crate::selective::{Backward, read_backward};
 use partita_program::Phase;
 
 impl Emit<'_> {
@@ -74,50 +74,42 @@ impl Emit<'_> {
         }
         needed
     }
-}
 
-/// Which activations the backward pass of a layer reads.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Backward {
-    Input,
-    Output,
-    Neither,
-}
-
-fn read_backward(op: &Op) -> Backward {
-    match op {
-        Op::Convolution(_)
-        | Op::TransposedConvolution(_)
-        | Op::Linear { .. }
-        | Op::BatchNorm { .. }
-        | Op::Embedding { .. }
-        | Op::LayerNorm { .. }
-        | Op::Multiply
-        | Op::Prelu(_)
-        | Op::GroupNorm { .. }
-        | Op::Activation(_)
-        | Op::Attention { .. } => Backward::Input,
-        Op::Pool(pool) => {
-            if pool.kind.backward_reads_input() {
-                Backward::Input
-            } else {
-                Backward::Neither
+    /// Drops what is computed again.
+    pub(crate) fn drop_selected(&mut self, layers: &[LayerId]) {
+        let (plan, storages) = (self.plan, self.storages);
+        for &index in &plan.selective.dropped {
+            let first = storages.all[index].members[0];
+            if layers.binary_search(&first).is_ok() {
+                self.state_mut().values[index] = None;
             }
         }
-        Op::LeakyRelu { .. } | Op::Softmax => Backward::Output,
-        Op::Input
-        | Op::Features
-        | Op::Resample(_)
-        | Op::Dropout { .. }
-        | Op::Flatten
-        | Op::Reshape { .. }
-        | Op::Add
-        | Op::Concat
-        | Op::Slice { .. }
-        | Op::ChannelShuffle { .. }
-        | Op::Positions
-        | Op::PositionEmbedding { .. }
-        | Op::Loss(_)
-        | Op::AuxiliaryLoss { .. } => Backward::Neither,
+    }
+
+    /// Computes again what the backward pass of a layer reads, in its turn.
+    pub(crate) fn restore_for(&mut self, id: LayerId) {
+        let plan = self.plan;
+        let Some(again) = plan.selective.restored.get(&id) else {
+            return;
+        };
+        self.enter(id);
+        let turn = self.builder.turn;
+        self.pass = Phase::Backward;
+        for &one in again {
+            let is_here = self.enter(one);
+            self.builder.turn = turn;
+            if is_here {
+                self.forward_whole_layer(one);
+            }
+        }
+        self.pass = Phase::Forward;
+    }
+
+    /// Drops what no backward pass reads soon after that of a layer.
+    pub(crate) fn release_after(&mut self, id: LayerId) {
+        let plan = self.plan;
+        for &index in plan.selective.released.get(&id).into_iter().flatten() {
+            self.state_mut().values[index] = None;
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::network::{LayerId, Network, gradient_axes};
 use crate::placement::Placement;
 use crate::request::{LowerError, Request};
 use crate::schedule::{self, Pass, Schedule, Slot};
+use crate::selective::Selective;
 use crate::storage::Storages;
 use crate::strategy::Strategy;
 use partita_program::{Distribution, ProgramKind};
@@ -22,6 +23,8 @@ pub(crate) struct StepPlan<'a> {
     pub placement: Placement,
     /// By micro-batch, on the submeshes of its replica.
     pub networks: Vec<(Network, Storages)>,
+    /// What is recomputed selectively, the same for all micro-batches.
+    pub selective: Selective,
     /// The replica that takes each micro-batch.
     pub replica_of: Vec<usize>,
     /// In the global order.
@@ -117,6 +120,7 @@ impl<'a> StepPlan<'a> {
             world,
             local_statistics,
             placement,
+            selective: Selective::new(request.graph, &networks[0]),
             networks,
             replica_of,
             slot_of: slots_by_work(&slots),

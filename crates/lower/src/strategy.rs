@@ -145,9 +145,8 @@ pub struct LayerChoice {
     pub to: String,
     /// Axes of each [`LayerDim`], where they are specified.
     pub dims: [Option<AxisList>; 6],
-    /// Whether the activations of these layers are recomputed in the backward pass, as one block; where it is
-    /// specified.
-    pub recompute: Option<bool>,
+    /// Whether the activations of these layers are recomputed in the backward pass; where it is specified.
+    pub recompute: Option<Recompute>,
     /// How their halos are exchanged, where it is specified.
     pub halo: Option<Halo>,
     /// In how many slabs they are computed, one after the other, where it is specified; 1 computes them whole.
@@ -178,6 +177,32 @@ impl LayerChoice {
             self.from.clone()
         } else {
             format!("{}..{}", self.from, self.to)
+        }
+    }
+}
+
+/// Which activations of some layers are dropped after the forward pass and computed again for the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Recompute {
+    /// None, the default.
+    Off,
+    /// All inside of the layers, as one block.
+    On,
+    /// Those of norms, activations, concatenations and the like, each for the layers that read it, so that no layer with
+    /// weights runs again.
+    Selective,
+}
+
+impl Recompute {
+    /// All of them.
+    pub const ALL: [Recompute; 3] = [Self::Off, Self::On, Self::Selective];
+
+    /// Its name in the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::On => "on",
+            Self::Selective => "selective",
         }
     }
 }

@@ -201,36 +201,98 @@ l = linear f features=4 bias=false
 loss = mse l
 ";
 
+/// The layers whose forward kernels run in a phase of rank 0, in their order.
+fn forward_layers(program: &Program, phase: Phase) -> Vec<&str> {
+    let tasks = program.bodies[0].tasks.iter();
+    let forward = tasks.filter(|task| {
+        let is_forward = match &task.work {
+            Work::Compute { kernel, .. } => matches!(
+                kernel,
+                Kernel::ConvolutionForward { .. }
+                    | Kernel::BatchNormForward { .. }
+                    | Kernel::LeakyReluForward { .. }
+                    | Kernel::Add { .. }
+                    | Kernel::PoolForward { .. }
+            ),
+            Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => false,
+        };
+        task.origin.phase == phase && is_forward
+    });
+    let mut names: Vec<&str> = forward.map(|task| task.origin.layer.as_str()).collect();
+    names.dedup();
+    names
+}
+
 #[test]
 fn what_the_backward_pass_does_not_read_is_not_computed_again() {
-    let strategy = "height=2,fuse=off; n1..f: recompute=on";
-    let program = program(RESIDUAL, strategy);
-    let names = |phase: Phase| -> Vec<&str> {
-        let tasks = program.bodies[0].tasks.iter();
-        let forward = tasks.filter(|task| {
-            let is_forward = match &task.work {
-                Work::Compute { kernel, .. } => matches!(
-                    kernel,
-                    Kernel::ConvolutionForward { .. }
-                        | Kernel::BatchNormForward { .. }
-                        | Kernel::LeakyReluForward { .. }
-                        | Kernel::Add { .. }
-                        | Kernel::PoolForward { .. }
-                ),
-                Work::Exchange(_) | Work::Collective(_) | Work::Load(_) | Work::Store(_) => false,
-            };
-            task.origin.phase == phase && is_forward
-        });
-        let mut names: Vec<&str> = forward.map(|task| task.origin.layer.as_str()).collect();
-        names.dedup();
-        names
-    };
+    let program = program(RESIDUAL, "height=2,fuse=off; n1..f: recompute=on");
     let all = ["c0", "n1", "r1", "c1", "m1", "q1", "d1", "s1", "p"];
-    let mut once = names(Phase::Forward);
-    once.dedup();
-    assert_eq!(once, all);
+    assert_eq!(forward_layers(&program, Phase::Forward), all);
     // Neither a sum nor a mean looks at what it was given, so the last convolution comes once.
-    assert_eq!(names(Phase::Backward), ["n1", "r1", "c1", "m1", "q1"]);
+    let again = ["n1", "r1", "c1", "m1", "q1"];
+    assert_eq!(forward_layers(&program, Phase::Backward), again);
+}
+
+#[test]
+fn cheap_layers_are_computed_again_for_each_layer_that_reads_them() {
+    let program = program(RESIDUAL, "height=2,fuse=off; ..: recompute=selective");
+    // Each right before the backward pass of the convolution after it; its own backward pass finds it in memory.
+    let again = ["m1", "q1", "n1", "r1"];
+    assert_eq!(forward_layers(&program, Phase::Backward), again);
+}
+
+#[test]
+fn a_skip_connection_is_dropped_between_its_readers() {
+    let mut text =
+        "model skip\ninput x channels=4 extent=8x8\nc0 = conv x filters=4 kernel=3 pad=1\n\
+                    n0 = batch_norm c0\nr0 = relu n0\np0 = max_pool r0 kernel=2 stride=2\n"
+            .to_owned();
+    let mut last = "p0".to_owned();
+    for i in 1..7 {
+        text += &format!(
+            "c{i} = conv {last} filters=4 kernel=3 pad=1\nn{i} = batch_norm c{i}\nr{i} = relu n{i}\n"
+        );
+        last = format!("r{i}");
+    }
+    text += &format!(
+        "u = conv_transpose {last} filters=4 kernel=2 stride=2\nn7 = batch_norm u\nk = concat n7 r0\n\
+         end = conv k filters=2 kernel=3 pad=1\nloss = mse end\n"
+    );
+    let plain = program(&text, "data=1,fuse=off");
+    let selective = program(&text, "data=1,fuse=off; ..: recompute=selective");
+    let again = forward_layers(&selective, Phase::Backward);
+    assert_eq!(
+        again.iter().filter(|&&layer| layer == "r0").count(),
+        2,
+        "{again:?}"
+    );
+    assert_eq!(
+        again.iter().filter(|&&layer| layer == "r3").count(),
+        1,
+        "{again:?}"
+    );
+    assert!(
+        again.iter().all(|layer| !layer.starts_with('c')),
+        "{again:?}"
+    );
+    let [before, after] = [&plain, &selective].map(|program| program.bodies[0].arena.0 as f64);
+    assert!(after < 0.9 * before, "{after} of {before}");
+}
+
+#[test]
+fn a_later_entry_overrides_what_is_recomputed() {
+    let plain = program(RESIDUAL, "data=1");
+    let none = program(
+        RESIDUAL,
+        "data=1; ..: recompute=selective; ..: recompute=off",
+    );
+    assert_eq!(none.count(), plain.count());
+    let block = program(
+        RESIDUAL,
+        "data=1; ..: recompute=selective; n1..f: recompute=on",
+    );
+    let alone = program(RESIDUAL, "data=1; n1..f: recompute=on");
+    assert_eq!(block.bodies, alone.bodies);
 }
 
 #[test]

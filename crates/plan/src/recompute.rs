@@ -15,7 +15,7 @@
 
 use crate::layers::nodes_of_tasks;
 use partita_graph::Graph;
-use partita_lower::{LayerChoice, Strategy};
+use partita_lower::{LayerChoice, Recompute, Strategy};
 use partita_program::{Body, Phase, Role};
 use partita_space::Seconds;
 
@@ -328,7 +328,7 @@ impl Blocks {
                     name(block.first)
                 },
                 to: name(block.last),
-                recompute: Some(true),
+                recompute: Some(Recompute::On),
                 ..LayerChoice::default()
             }));
         strategy

@@ -1,4 +1,5 @@
-//! Candidates that do not fit in memory, with less of it: sharded training state, micro-batches and recomputed blocks.
+//! Candidates that do not fit in memory, with less of it: sharded training state, micro-batches, selective recomputation and
+//! recomputed blocks.
 //!
 //! Candidates are taken in the order of their closed forms, those of least memory last. For each, one rank tells whether
 //! it fits with all savings together; if so, the fastest combinations that fit are simulated. Savings that change the
@@ -14,7 +15,7 @@ use crate::plan::{PlanError, Refusal, Rejection};
 use crate::prefilter::slower_than_best;
 use crate::ranking::{Pending, Ranking};
 use crate::recompute::{Activations, Blocks};
-use partita_lower::{Request, Shard, StageChoice, Strategy};
+use partita_lower::{LayerChoice, Recompute, Request, Shard, StageChoice, Strategy};
 use partita_program::ProgramKind;
 use partita_space::help::Message;
 use partita_space::{Axis, Bytes, Rank};
@@ -192,6 +193,7 @@ impl Ranking<'_, '_> {
                 break;
             }
             found.extend(self.sharded(&plain, &whole, shards)?);
+            found.extend(self.selective_and_sharded(&plain, shards)?);
             found.extend(self.recomputed_and_sharded(&plain, &whole, shards)?);
         }
         Ok(found)
@@ -222,6 +224,25 @@ impl Ranking<'_, '_> {
             }
         }
         Ok(None)
+    }
+
+    /// The candidate that recomputes selectively, with the least sharding with which it fits.
+    fn selective_and_sharded(
+        &self,
+        plain: &Strategy,
+        shards: &[Shard],
+    ) -> Result<Option<Pending>, PlanError> {
+        let selective = selectively(plain);
+        let Ok(whole) = self.need(&selective)? else {
+            return Ok(None);
+        };
+        if whole.reason.is_some() {
+            return self.sharded(&selective, &whole, shards);
+        }
+        Ok(Some(Pending {
+            lower_bound: whole.lower_bound,
+            strategy: selective,
+        }))
     }
 
     /// The candidate with the least sharding, and then the cheapest blocks, with which it fits.
@@ -324,7 +345,12 @@ impl Ranking<'_, '_> {
             return Ok(Ok((least, need)));
         };
         let (blocks, need) = self.improved(&plain, &activations, (blocks, need))?;
-        Ok(Ok((blocks.of(&plain, graph), need)))
+        let in_blocks = (blocks.of(&plain, graph), need);
+        let selective = selectively(&plain);
+        Ok(Ok(match self.need(&selective)? {
+            Ok(need) if need.memory < in_blocks.1.memory => (selective, need),
+            Ok(_) | Err(_) => in_blocks,
+        }))
     }
 
     /// Numbers of micro-batches to try, ascending.
@@ -541,6 +567,16 @@ fn refusal(lowered: Lowered) -> Option<(Strategy, Rejection)> {
         }
         Err(refused) => Some(refused),
     }
+}
+
+/// With all layers recomputed selectively.
+fn selectively(base: &Strategy) -> Strategy {
+    let mut strategy = base.clone();
+    strategy.layers.push(LayerChoice {
+        recompute: Some(Recompute::Selective),
+        ..LayerChoice::default()
+    });
+    strategy
 }
 
 /// With other micro-batches and sharded training state.

@@ -25,7 +25,7 @@ use partita_space::Bytes;
 /// 4. Pipelines, in the order of their estimated time with balanced stages ([`crate::balance`]), pruned as in 2, until
 ///    many programs of them are evaluated without one being the fastest. The layers of the best one's stages are
 ///    chosen again by simulated steps, if it is nearly the best candidate.
-/// 5. Save memory: candidates that did not fit, with sharded training state, micro-batches and recomputed blocks
+/// 5. Save memory: candidates that did not fit, with sharded training state, micro-batches and recomputation
 ///    (`savings`).
 /// 6. Sum gradients in buckets in the best candidates and under data parallelism alone; what is no faster is rejected.
 ///    Where the time is limited, a part of it is left for this.

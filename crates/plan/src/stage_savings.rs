@@ -13,7 +13,7 @@ use crate::ranking::{Pending, Ranking};
 use crate::recompute::{Activations, Blocks};
 use crate::savings::{MICRO_MAX, TRIES, TRIES_BY_EXCESS, VARIANTS, with};
 use partita_graph::Graph;
-use partita_lower::{Shard, StageChoice, Strategy, fitting_micro, slots};
+use partita_lower::{LayerChoice, Recompute, Shard, StageChoice, Strategy, fitting_micro, slots};
 use partita_space::{Axis, Bytes, Rank, Seconds};
 
 /// Pipelines that are looked at: in the order of time, and of those that are left the ones of least memory.
@@ -156,8 +156,8 @@ impl Ranking<'_, '_> {
         doubled.take_while(fits).collect()
     }
 
-    /// A pipeline that fits without recomputed blocks, if there is one, and if asked for one with the cheapest blocks for the
-    /// layers that are the fastest.
+    /// A pipeline that fits without recomputation, if there is one, and if asked for one that recomputes selectively, or else the
+    /// cheapest blocks, with the layers that are the fastest.
     fn fitting_stages(
         &self,
         fastest: &Balanced,
@@ -188,12 +188,56 @@ impl Ranking<'_, '_> {
             lower_bound: balanced.seconds,
             strategy: balanced.strategy,
         });
-        let blocks = if may_recompute {
-            self.with_blocks(fastest, &ranks, whole)?
-        } else {
-            None
+        if !may_recompute {
+            return Ok((plain, None));
+        }
+        let again = match self.selective_stages(fastest, &ranks, &whole)? {
+            Some(selective) => Some(selective),
+            None => self.with_blocks(fastest, &ranks, whole)?,
         };
-        Ok((plain, blocks))
+        Ok((plain, again))
+    }
+
+    /// These stages, where those that do not fit are recomputed selectively, if they fit then.
+    fn selective_stages(
+        &self,
+        fastest: &Balanced,
+        ranks: &[Vec<Rank>],
+        whole: &Need,
+    ) -> Result<Option<Pending>, PlanError> {
+        let mut strategy = fastest.strategy.clone();
+        let (devices, replicas) = (strategy.stages.len(), strategy.schedule.replicas());
+        let mut of_ranks = whole.each.iter();
+        let is_short: Vec<bool> = ranks
+            .iter()
+            .map(|own| {
+                of_ranks
+                    .by_ref()
+                    .take(own.len())
+                    .filter(|&&one| one > self.limit)
+                    .count()
+                    > 0
+            })
+            .collect();
+        for device in 0..devices {
+            // Under two replicas a device has the layers of the one that mirrors it, too.
+            if is_short[device] || replicas > 1 && is_short[devices - 1 - device] {
+                let layers = strategy.stages[device].layers.iter();
+                let selective = layers.map(|(from, to)| LayerChoice {
+                    from: from.clone(),
+                    to: to.clone(),
+                    recompute: Some(Recompute::Selective),
+                    ..LayerChoice::default()
+                });
+                strategy.layers.extend(selective);
+            }
+        }
+        let all: Vec<Rank> = ranks.iter().flatten().copied().collect();
+        let need = match self.need_of(&strategy, &all)? {
+            Ok(need) if need.reason.is_none() => need,
+            Ok(_) | Err(_) => return Ok(None),
+        };
+        Ok(Some(pending(strategy, fastest, &need)))
     }
 
     /// These stages, each with the cheapest blocks with which it fits. `whole` is what they need without.

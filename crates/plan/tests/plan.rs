@@ -639,10 +639,10 @@ fn memory_of_best(graph: &Graph, size: (usize, usize)) -> Bytes {
 #[test]
 fn what_does_not_fit_is_tried_with_savings() {
     for (model, size, part, saves) in [
-        ("unet3d@64", (1, 1), 0.8, "recompute=on"),
+        ("unet3d@64", (1, 1), 0.85, "recompute=selective"),
         ("resnet50@64", (1, 8), 0.95, "micro="),
         ("cosmoflow@64", (1, 8), 0.7, "micro="),
-        ("unet3d@64", (2, 2), 0.6, "recompute=on"),
+        ("unet3d@64", (2, 2), 0.55, "recompute=on"),
     ] {
         let graph = zoo::build(model).unwrap();
         let most = memory_of_best(&graph, size);
@@ -726,5 +726,5 @@ fn the_front_reaches_down_to_the_least() {
         fastest = fastest.min(one.1);
         is_faster
     });
-    assert!(points.len() >= 4, "{points:?}");
+    assert!(points.len() >= 3, "{points:?}");
 }

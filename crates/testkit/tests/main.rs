@@ -23,6 +23,7 @@ mod packing;
 mod persistent;
 mod pipelines;
 mod pytorch;
+mod selective;
 mod simulation;
 mod suggestions;
 mod tally;

@@ -1,6 +1,6 @@
 //! What a strategy specifies for each layer.
 
-use crate::strategy::{Halo, LayerDim};
+use crate::strategy::{Halo, LayerDim, Recompute};
 use crate::{LayerChoice, Strategy, StrategyError};
 use partita_graph::{Graph, Node, Op};
 use partita_space::{AxisList, nearest};
@@ -99,9 +99,10 @@ pub(super) fn blocks(
 ) -> Result<Vec<Option<usize>>, StrategyError> {
     let mut blocks = vec![None; graph.nodes.len()];
     for (block, choice) in strategy.layers.iter().enumerate() {
-        let Some(is_on) = choice.recompute else {
+        let Some(recompute) = choice.recompute else {
             continue;
         };
+        let is_on = recompute == Recompute::On;
         for id in layers(graph, strategy, choice)? {
             if is_on && blocks[id].is_some() {
                 return Err(StrategyError::TwoBlocks {
@@ -115,6 +116,19 @@ pub(super) fn blocks(
         }
     }
     Ok(blocks)
+}
+
+/// Whether each layer is recomputed selectively.
+pub(super) fn selective(graph: &Graph, strategy: &Strategy) -> Result<Vec<bool>, StrategyError> {
+    let mut all = vec![false; graph.nodes.len()];
+    for choice in &strategy.layers {
+        if let Some(recompute) = choice.recompute {
+            for id in layers(graph, strategy, choice)? {
+                all[id] = recompute == Recompute::Selective;
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// The halo group of each layer, by the index of its choice.

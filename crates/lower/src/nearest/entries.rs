@@ -3,7 +3,7 @@
 use super::{Choice, Search};
 use crate::branches::blocks;
 use crate::lay_out::{Remedy, layers};
-use crate::strategy::LayerDim;
+use crate::strategy::{LayerDim, Recompute};
 use crate::{Branches, LayerChoice, Strategy, StrategyError};
 use partita_space::{Axis, AxisList};
 
@@ -193,7 +193,8 @@ impl Search<'_> {
 
     /// Each layer in one block that is recomputed. Chunks are recomputed anyway.
     pub fn one_block(&self, error: &StrategyError) -> Vec<Option<Choice>> {
-        let is_one = |choice: &LayerChoice| choice.recompute == Some(true) || choice.is_chunked();
+        let is_one =
+            |choice: &LayerChoice| choice.recompute == Some(Recompute::On) || choice.is_chunked();
         let mut chunked = self.strategy.clone();
         let both = chunked.layers.iter_mut().filter(|one| one.is_chunked());
         both.for_each(|one| one.recompute = None);

@@ -156,7 +156,7 @@ pub enum StrategyError {
     #[error(
         "strategy `{text}`: `{word}` cannot be set for layers{}",
         Help::possible(
-            "recompute=on|off, halo=own|grouped, chunks=number, branches=2|[3|1]|off, and DIM=AXES with a dim of N, D, H, W, C or F \
+            "recompute=on|off|selective, halo=own|grouped, chunks=number, branches=2|[3|1]|off, and DIM=AXES with a dim of N, D, H, W, C or F \
              and axes such as `depth`, `filter+channel` or `-` for none"
         )
     )]

@@ -3,8 +3,8 @@
 use super::values::{BUCKET_MAX, unknown_value, whole_size};
 use super::workspace::{TOTAL, WORKSPACE, limit};
 use super::{
-    BatchNormStatistics, Branches, Halo, LayerChoice, LayerDim, RANKS_MAX, Shard, StageChoice,
-    Strategy, StrategyError, WorkspaceLimit,
+    BatchNormStatistics, Branches, Halo, LayerChoice, LayerDim, RANKS_MAX, Recompute, Shard,
+    StageChoice, Strategy, StrategyError, WorkspaceLimit,
 };
 use crate::schedule::{CHUNKS_MAX, REPETITIONS_MAX, Schedule};
 use partita_space::limits::MICRO_BATCHES_MAX;
@@ -123,13 +123,8 @@ impl fmt::Display for LayerChoice {
                 format!("{}={axes}", dim.name())
             })
         });
-        let again = self.recompute.map(|is_on| {
-            if is_on {
-                "recompute=on".to_owned()
-            } else {
-                "recompute=off".to_owned()
-            }
-        });
+        let again = self.recompute;
+        let again = again.map(|recompute| format!("recompute={}", recompute.name()));
         let halo = self.halo.map(|halo| format!("halo={}", halo.name()));
         let branches = self.branches.as_ref().map(|branches| match branches {
             Branches::Off => "branches=off".to_owned(),
@@ -524,8 +519,8 @@ fn layer_choice(
         let (name, value) = word.split_once('=').ok_or_else(form)?;
         let (name, value) = (name.trim(), value.trim());
         if name == "recompute" {
-            let is_on = switch(text, name, value)?;
-            if choice.recompute.replace(is_on).is_some() {
+            let recompute = recompute(text, value)?;
+            if choice.recompute.replace(recompute).is_some() {
                 return Err(twice(text, name));
             }
             continue;
@@ -596,19 +591,34 @@ fn branches(text: &str, value: &str) -> Result<Option<Branches>, StrategyError> 
     sizes.map(|sizes| Some(Branches::Sizes(sizes)))
 }
 
+fn recompute(text: &str, value: &str) -> Result<Recompute, StrategyError> {
+    let selective = Recompute::Selective.name();
+    let found = Recompute::ALL.into_iter().find(|one| one.name() == value);
+    found.ok_or_else(|| {
+        let close = match near(value, [selective]) {
+            Some(close) => close,
+            None if is_no(value) => Recompute::Off.name(),
+            None => Recompute::On.name(),
+        };
+        unknown_value(text, ("recompute", value), "on, off or selective", close)
+    })
+}
+
+/// Whether a value that is no switch means `off`.
+fn is_no(value: &str) -> bool {
+    ["no", "false", "0", "none", "-"].contains(&value.to_lowercase().as_str())
+}
+
 fn switch(text: &str, name: &str, value: &str) -> Result<bool, StrategyError> {
     match value {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => {
-            let is_off = ["no", "false", "0", "none", "-"].contains(&value.to_lowercase().as_str());
-            Err(unknown_value(
-                text,
-                (name, value),
-                "on or off",
-                if is_off { "off" } else { "on" },
-            ))
-        }
+        _ => Err(unknown_value(
+            text,
+            (name, value),
+            "on or off",
+            if is_no(value) { "off" } else { "on" },
+        )),
     }
 }
 
