@@ -23,15 +23,25 @@ pub(super) fn chunks_of(
     let mut all: Vec<Option<(usize, usize)>> = vec![None; graph.nodes.len()];
     for (entry, choice) in strategy.layers.iter().enumerate() {
         let Some(count) = choice.chunks else { continue };
-        for id in layers(graph, strategy, choice)? {
+        let ids = layers(graph, strategy, choice)?;
+        let is_read = |id: usize| matches!(graph.nodes[id].op, Op::Input | Op::Features);
+        if let Some(&id) = ids.first()
+            && ids.iter().all(|&id| is_read(id))
+        {
+            return Err(refusal(
+                strategy,
+                &graph.nodes[id],
+                "as it is read from files",
+            ));
+        }
+        for id in ids {
             if count > 1 && all[id].is_some() {
                 return Err(StrategyError::TwoBlocks {
                     strategy: strategy.to_string(),
                     layer: graph.layer_name(id).to_owned(),
                 });
             }
-            let is_read = matches!(graph.nodes[id].op, Op::Input | Op::Features);
-            all[id] = (count > 1 && !is_read).then_some((entry, count));
+            all[id] = (count > 1 && !is_read(id)).then_some((entry, count));
         }
     }
     let mut chunks: Vec<Option<Chunks>> = vec![None; graph.nodes.len()];

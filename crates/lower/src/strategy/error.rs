@@ -159,12 +159,15 @@ pub enum StrategyError {
             "recompute=on|off|selective, halo=own|grouped, chunks=number, branches=2|[3|1]|off, and DIM=AXES with a dim of N, D, H, W, C or F \
              and axes such as `depth`, `filter+channel` or `-` for none"
         )
+        .maybe_code(nearest.as_ref())
     )]
     LayerForm {
         /// The strategy.
         text: String,
         /// The part that does not fit.
         word: String,
+        /// The same with the setting that is meant.
+        nearest: Option<String>,
     },
     /// A layer that the model does not have.
     #[error("strategy `{strategy}`: {model} has no layer `{asked}`{}", Help::none().code(nearest))]
@@ -256,8 +259,8 @@ pub enum StrategyError {
     #[error(
         "strategy `{strategy}`: {kind} `{layer}` cannot be computed in chunks, {reason}{}",
         Help::possible(
-            "convolutions without periodic padding, poolings, resamplings, activations, sums, products, \
-             concatenations and slices, all with one split"
+            "convolutions without periodic padding, poolings, paddings, crops and other resamplings, activations, sums, \
+             products, concatenations, slices, channel shuffles, and batch norms that take no statistics, all with one split"
         )
     )]
     Chunks {

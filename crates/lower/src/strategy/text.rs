@@ -515,6 +515,7 @@ fn layer_choice(
         let form = || StrategyError::LayerForm {
             text: text.to_owned(),
             word: word.to_owned(),
+            nearest: meant_setting(word),
         };
         let (name, value) = word.split_once('=').ok_or_else(form)?;
         let (name, value) = (name.trim(), value.trim());
@@ -566,6 +567,13 @@ fn layer_choice(
         choice.dims[at] = Some(list);
     }
     Ok(Some(choice))
+}
+
+/// The setting of layers that was probably meant by `chunk=2`.
+fn meant_setting(word: &str) -> Option<String> {
+    let (name, value) = word.split_once('=')?;
+    let meant = near(name.trim(), ["recompute", "halo", "chunks", "branches"])?;
+    Some(format!("{meant}={}", value.trim()))
 }
 
 /// `off`, `3` or `[2|1]`; none of anything else.
