@@ -68,3 +68,4 @@ bench: binary
 	python3 bench/record_offload.py
 	python3 bench/record_published.py
 	python3 bench/record_space.py
+	python3 bench/record_memory.py

@@ -2,18 +2,16 @@
 
 `partita predict` of CosmoFlow, 3D U-Net and ScaFFold, and `partita plan` of ScaFFold, each in one process on one core, on
 Frontier with one sample a step and without input time. Then, for each of these networks, the largest size of the zoo that
-a plan finds to fit numbers of its GPUs, beside the largest whose tensors fit one of them in PyTorch. A process that takes
-longer than `--limit` is interrupted: a plan then prints the best so far. All steps are predicted; nothing is trained.
+a plan finds to fit numbers of its GPUs. A process that takes longer than `--limit` is interrupted: a plan then prints the
+best so far. All steps are predicted; nothing is trained.
 """
 
 import json
-import subprocess
 from typing import Iterator
 
 from page import head, quoted, shortened, table
 from record_planning import limited, seconds, step
 from runner import Bench, Failure, Record, say
-from trainings import has, model_text, peer
 
 MACHINE = "frontier"
 NETWORKS = ("cosmoflow@512", "unet3d@256", "scaffold@256", "scaffold@512", "scaffold@2048")
@@ -26,11 +24,7 @@ FAMILIES = {
     "scaffold": (2048, 1024, 512, 256, 128, 64, 32),
 }
 GPUS = (1, 8, 64, 512, 4096)
-# Of what a rank needs, what is no tensor.
-OF_LIBRARIES = ("context", "library_workspace", "records")
-# Networks beside PyTorch, with their batch.
-OTHERS = (("resnet50@224", 4), ("densenet121@224", 4), ("resnet110v2@32", 16))
-PARTS = ("predictions", "plans", "cubes", "pytorch")
+PARTS = ("predictions", "plans", "cubes")
 # ScaFFold is not tried where its activations, of this many bytes a voxel, would take more than `HOPELESS` times the memory of
 # all GPUs.
 BYTES_A_VOXEL, GPU_BYTES, HOPELESS = 10_600, 64e9, 4
@@ -74,35 +68,8 @@ def largest(bench: Bench, family: str, ranks: int) -> Iterator[dict]:
             return
 
 
-def beside_pytorch(bench: Bench, model: str, batch: int) -> dict:
-    """Bytes of the tensors of a step in PyTorch, and of those of a rank here with all kept and with cheap ones computed again."""
-    command = peer("peer_torch.py", model_text(bench, model), "--memory", "--batch", batch)
-    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True, check=True)
-    found = {"model": model, "batch": batch, "pytorch_bytes": json.loads(done.stdout)["bytes"]}
-    words = ("--ranks", 1, "--batch", batch, "--machine", MACHINE, "--no-io", "--memory", "1TiB")
-    for key, strategy in (("whole", "data=1"), ("selective", "data=1; ..: recompute=selective")):
-        answer = bench.json("predict", model, *words, "--strategy", strategy)
-        own = sum(count for part, count in answer["memory"].items() if part not in OF_LIBRARIES)
-        found[key] = {"bytes": own, "seconds": answer["iteration_seconds"]}
-    return found
-
-
-def all_beside_pytorch(bench: Bench) -> Iterator[dict]:
-    """From the largest size of each family to one that fits one GPU in PyTorch; then other networks."""
-    for family, sizes in FAMILIES.items():
-        for size in sizes:
-            if family == "scaffold" and size**3 * BYTES_A_VOXEL > HOPELESS * GPU_BYTES:
-                continue
-            one = beside_pytorch(bench, f"{family}@{size}", 1)
-            yield one
-            if one["pytorch_bytes"] <= GPU_BYTES:
-                break
-    for model, batch in OTHERS:
-        yield beside_pytorch(bench, model, batch)
-
-
 def measure(bench: Bench) -> dict:
-    found = {"limit": bench.options.limit, "predictions": [], "plans": [], "cubes": [], "pytorch": []}
+    found = {"limit": bench.options.limit, "predictions": [], "plans": [], "cubes": []}
 
     def note(key: str, one: dict) -> None:
         found[key].append(one)
@@ -117,9 +84,6 @@ def measure(bench: Bench) -> dict:
     for family, ranks in ((family, ranks) for family in FAMILIES for ranks in bench.options.gpus if "cubes" in parts):
         for plan in largest(bench, family, ranks):
             note("cubes", plan)
-    for one in all_beside_pytorch(bench) if "pytorch" in parts and has("torch") else ():
-        found["pytorch"].append(one)
-        say(f"pytorch: {one['model']}: {gib(one['pytorch_bytes'])} GiB")
     return found
 
 
@@ -131,16 +95,6 @@ def row(one: dict) -> list:
     rank = gib(one["memory_bytes_max"]) if "memory_bytes_max" in one else ""
     strategy = quoted(shortened(one.get("strategy", "")))
     return [one["model"], one["ranks"], seconds(one), gib(one["memory_bytes"]), step(one), rank, strategy]
-
-
-def beside(one: dict) -> list:
-    whole, selective = one["whole"], one["selective"]
-    parts = [
-        cell
-        for own in (whole, selective)
-        for cell in (gib(own["bytes"]), f"{own['bytes'] / one['pytorch_bytes']:.2f}")
-    ]
-    return [one["model"], one["batch"], gib(one["pytorch_bytes"]), *parts, f"{selective['seconds'] / whole['seconds']:.3f}"]
 
 
 def page(record: dict, raw: str):
@@ -155,22 +109,7 @@ took more than {limit} s was interrupted (`>`); a plan then has the best so far,
     for key, (title, text) in titles.items():
         if record[key]:
             yield f"## {title}\n\n{text}" + table(columns, (row(one) for one in record[key]))
-    if record["pytorch"]:
-        yield BESIDE_PYTORCH + table(
-            "model | batch> | PyTorch, GiB> | kept, GiB> | part> | selective, GiB> | part> | time>",
-            (beside(one) for one in record["pytorch"]),
-        )
 
-
-BESIDE_PYTORCH = """\
-## Beside PyTorch on one GPU
-
-The largest sum of bytes of the tensors of a training step (Adam, float32). PyTorch's are counted by its own tracker for fake
-tensors, with activations in place, without workspaces of libraries and what the allocator rounds up. Here it is what is predicted for `data=1`,
-with all activations kept and under `..: recompute=selective`, with gaps, halos and buffers for samples, without the context of
-the device; `part` is of PyTorch's, `time` the step of the second beside the first. The last size of each family fits a GPU in PyTorch.
-
-"""
 
 OPTIONS = {
     "--limit": {"type": float, "default": 60.0, "help": "seconds of a core for a process"},
