@@ -415,10 +415,23 @@ fn bad_scale(name: &str, numbers: &str, rest: &str) -> ModelError {
 
 fn unknown_model(name: &str) -> ModelError {
     let names = names();
-    let closest = nearest(name, names.iter().map(String::as_str));
+    let stem = |full: &str| {
+        full.split_once('@')
+            .map_or(full, |(stem, _)| stem)
+            .to_owned()
+    };
+    let stems: Vec<String> = names.iter().map(|full| stem(full)).collect();
+    let closest = nearest(&stem(name), stems.iter().map(String::as_str)).unwrap_or_default();
+    let family = Family::find(closest).filter(|_| !name.contains('@'));
+    let of_stem = names.iter().filter(|full| stem(full) == closest);
     ModelError::UnknownModel {
         asked: name.to_owned(),
-        nearest: closest.unwrap_or("none").to_owned(),
+        nearest: match family {
+            Some(family) => family.model(family.published_size(), ""),
+            None => nearest(name, of_stem.map(String::as_str))
+                .unwrap_or("none")
+                .to_owned(),
+        },
         possible: list(Family::ALL.map(|family| family.model(family.published_size(), ""))),
     }
 }

@@ -565,7 +565,8 @@ fn wrong_names_have_a_nearest_valid_name() {
         |error| matches!(error, ModelError::BadDimensions { .. });
     for (asked, is_expected, expected) in [
         ("cosmoflw@128", no_model, "cosmoflow@128"),
-        ("", no_model, "unet3d@32"),
+        ("", no_model, "vgg16@224"),
+        ("resnet51", no_model, "resnet50@224"),
         ("cosmoflow", no_size, "cosmoflow@32"),
         ("cosmoflow@100", bad_size, "cosmoflow@128"),
         ("cosmoflow@1024", bad_size, "cosmoflow@512"),

@@ -24,7 +24,7 @@ const COST_FACTOR: u128 = 4;
 /// branches of an Inception block read one tensor with fewer between them; those of a skip connection have more.
 const WEIGHTED_BETWEEN: usize = 4;
 
-/// Activations that are dropped, and when it is computed again. The same on all ranks and for all micro-batches.
+/// Activations that are dropped, and when they are computed again. The same on all ranks and for all micro-batches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Selective {
     /// Storages that are dropped after the forward pass.

@@ -158,6 +158,7 @@ pub fn is_of_word(refusal: &str) -> bool {
         "no layer `",
         "` is not possible",
         "is not of the form",
+        "cannot be set for layers",
     ];
     marks.iter().any(|mark| refusal.contains(mark))
 }

@@ -115,7 +115,7 @@ fn models_that_do_not_exist_are_refused_with_the_nearest() {
         ("cosmoflow@100", "`cosmoflow@128`"),
         ("cosmoflow@1000000", "`cosmoflow@512`"),
         ("cosmoflow@128+gn", "`cosmoflow@128+bn`"),
-        ("", "unet3d@32"),
+        ("", "`vgg16@224`"),
     ] {
         let text = refusal(&["inspect", asked]);
         assert!(text.contains(nearest), "{asked}: {text}");

@@ -573,7 +573,8 @@ fn layer_choice(
 fn meant_setting(word: &str) -> Option<String> {
     let (name, value) = word.split_once('=')?;
     let meant = near(name.trim(), ["recompute", "halo", "chunks", "branches"])?;
-    Some(format!("{meant}={}", value.trim()))
+    // Otherwise it is the value that cannot be.
+    (meant != name.trim()).then(|| format!("{meant}={}", value.trim()))
 }
 
 /// `off`, `3` or `[2|1]`; none of anything else.
