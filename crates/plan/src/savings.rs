@@ -232,7 +232,7 @@ impl Ranking<'_, '_> {
         plain: &Strategy,
         shards: &[Shard],
     ) -> Result<Option<Pending>, PlanError> {
-        let selective = selectively(plain);
+        let selective = selectively(plain, [Default::default()]);
         let Ok(whole) = self.need(&selective)? else {
             return Ok(None);
         };
@@ -346,7 +346,7 @@ impl Ranking<'_, '_> {
         };
         let (blocks, need) = self.improved(&plain, &activations, (blocks, need))?;
         let in_blocks = (blocks.of(&plain, graph), need);
-        let selective = selectively(&plain);
+        let selective = selectively(&plain, [Default::default()]);
         Ok(Ok(match self.need(&selective)? {
             Ok(need) if need.memory < in_blocks.1.memory => (selective, need),
             Ok(_) | Err(_) => in_blocks,
@@ -569,13 +569,19 @@ fn refusal(lowered: Lowered) -> Option<(Strategy, Rejection)> {
     }
 }
 
-/// With all layers recomputed selectively.
-fn selectively(base: &Strategy) -> Strategy {
+/// With these layers recomputed selectively, given by the names of the first and the last; empty names are all.
+pub(crate) fn selectively(
+    base: &Strategy,
+    layers: impl IntoIterator<Item = (String, String)>,
+) -> Strategy {
     let mut strategy = base.clone();
-    strategy.layers.push(LayerChoice {
+    let choices = layers.into_iter().map(|(from, to)| LayerChoice {
+        from,
+        to,
         recompute: Some(Recompute::Selective),
         ..LayerChoice::default()
     });
+    strategy.layers.extend(choices);
     strategy
 }
 

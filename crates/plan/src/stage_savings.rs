@@ -11,10 +11,12 @@ use crate::need::Need;
 use crate::plan::{PlanError, Refusal, Rejection};
 use crate::ranking::{Pending, Ranking};
 use crate::recompute::{Activations, Blocks};
-use crate::savings::{MICRO_MAX, TRIES, TRIES_BY_EXCESS, VARIANTS, with};
+use crate::savings::{MICRO_MAX, TRIES, TRIES_BY_EXCESS, VARIANTS, selectively, with};
 use partita_graph::Graph;
-use partita_lower::{LayerChoice, Recompute, Shard, StageChoice, Strategy, fitting_micro, slots};
+use partita_lower::{Shard, StageChoice, Strategy, fitting_micro, slots};
 use partita_space::{Axis, Bytes, Rank, Seconds};
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Pipelines that are looked at: in the order of time, and of those that are left the ones of least memory.
 const LOOKED_AT: [usize; 2] = [5, 2];
@@ -205,33 +207,22 @@ impl Ranking<'_, '_> {
         ranks: &[Vec<Rank>],
         whole: &Need,
     ) -> Result<Option<Pending>, PlanError> {
-        let mut strategy = fastest.strategy.clone();
-        let (devices, replicas) = (strategy.stages.len(), strategy.schedule.replicas());
-        let mut of_ranks = whole.each.iter();
-        let is_short: Vec<bool> = ranks
-            .iter()
-            .map(|own| {
-                of_ranks
-                    .by_ref()
-                    .take(own.len())
-                    .filter(|&&one| one > self.limit)
-                    .count()
-                    > 0
-            })
+        let stages = &fastest.strategy.stages;
+        let short = of_devices(ranks)
+            .into_iter()
+            .enumerate()
+            .filter(|(_, own)| {
+                let mut needed = whole.each[own.clone()].iter();
+                needed.any(|&one| one > self.limit)
+            });
+        let replicas = fastest.strategy.schedule.replicas();
+        let short: BTreeSet<usize> = short
+            .flat_map(|(device, _)| alike(device, stages.len(), replicas))
             .collect();
-        for device in 0..devices {
-            // Under two replicas a device has the layers of the one that mirrors it, too.
-            if is_short[device] || replicas > 1 && is_short[devices - 1 - device] {
-                let layers = strategy.stages[device].layers.iter();
-                let selective = layers.map(|(from, to)| LayerChoice {
-                    from: from.clone(),
-                    to: to.clone(),
-                    recompute: Some(Recompute::Selective),
-                    ..LayerChoice::default()
-                });
-                strategy.layers.extend(selective);
-            }
-        }
+        let layers = short
+            .iter()
+            .flat_map(|&device| stages[device].layers.clone());
+        let strategy = selectively(&fastest.strategy, layers);
         let all: Vec<Rank> = ranks.iter().flatten().copied().collect();
         let need = match self.need_of(&strategy, &all)? {
             Ok(need) if need.reason.is_none() => need,
@@ -302,22 +293,12 @@ impl Ranking<'_, '_> {
         let in_flight = in_flight(strategy, &slots(strategy.schedule, devices, strategy.micro));
         let one = with(strategy, multiple, Shard::Off);
         let batch = training.batch / strategy.micro * multiple;
-        let firsts: Vec<usize> = ranks
-            .iter()
-            .scan(0, |next, own| {
-                let first = *next;
-                *next += own.len();
-                Some(first)
-            })
-            .collect();
+        let places = of_devices(ranks);
         let mut parts = Vec::new();
         for device in 0..devices.div_ceil(replicas) {
-            let mut alike = vec![device];
-            if replicas > 1 && devices - 1 - device != device {
-                alike.push(devices - 1 - device);
-            }
-            let of_ranks = |&device: &usize| firsts[device]..firsts[device] + ranks[device].len();
-            let of_ranks: Vec<usize> = alike.iter().flat_map(of_ranks).collect();
+            let alike = alike(device, devices, replicas);
+            let of_ranks = alike.iter().flat_map(|&device| places[device].clone());
+            let of_ranks: Vec<usize> = of_ranks.collect();
             if of_ranks.iter().all(|&at| whole.each[at] <= self.limit) {
                 continue;
             }
@@ -377,6 +358,26 @@ impl Ranking<'_, '_> {
 
 /// A pipeline with what it is expected to take at least: the estimate for its layers, and what the rank that works longest
 /// takes beyond the estimate of its work.
+/// The places of the ranks of each device among all of them.
+fn of_devices(ranks: &[Vec<Rank>]) -> Vec<Range<usize>> {
+    let places = ranks.iter().scan(0, |next, own| {
+        let first = *next;
+        *next += own.len();
+        Some(first..*next)
+    });
+    places.collect()
+}
+
+/// The devices with the same layers as one: under two replicas it has those of the one that mirrors it, too.
+fn alike(device: usize, devices: usize, replicas: usize) -> Vec<usize> {
+    let mirrored = devices - 1 - device;
+    if replicas > 1 && mirrored != device {
+        vec![device, mirrored]
+    } else {
+        vec![device]
+    }
+}
+
 fn pending(strategy: Strategy, fastest: &Balanced, need: &Need) -> Pending {
     let more = (need.lower_bound - fastest.busy).max(Seconds(0.0));
     Pending {

@@ -640,6 +640,7 @@ fn memory_of_best(graph: &Graph, size: (usize, usize)) -> Bytes {
 fn what_does_not_fit_is_tried_with_savings() {
     for (model, size, part, saves) in [
         ("unet3d@64", (1, 1), 0.85, "recompute=selective"),
+        ("unet3d@64", (1, 1), 0.75, "recompute=on"),
         ("resnet50@64", (1, 8), 0.95, "micro="),
         ("cosmoflow@64", (1, 8), 0.7, "micro="),
         ("unet3d@64", (2, 2), 0.55, "recompute=on"),
@@ -690,7 +691,7 @@ fn where_nothing_fits_the_least_is_told() {
 
 #[test]
 fn the_front_reaches_down_to_the_least() {
-    let graph = zoo::build("unet3d@32").unwrap();
+    let graph = zoo::build("resnet110v2@32").unwrap();
     let error = planned(&graph, (1, 1), &FAST_LINK, Bytes(1 << 20), true).unwrap_err();
     let PlanError::NoneFits { refused, .. } = error else {
         panic!("{error}");
@@ -726,5 +727,5 @@ fn the_front_reaches_down_to_the_least() {
         fastest = fastest.min(one.1);
         is_faster
     });
-    assert!(points.len() >= 3, "{points:?}");
+    assert!(points.len() >= 4, "{points:?}");
 }

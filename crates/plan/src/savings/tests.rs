@@ -183,44 +183,27 @@ fn recomputed_blocks_take_as_long_as_the_best_of_all_sets() {
 fn stages_that_do_not_fit_take_less_memory() {
     let activations = units(&[8, 8, 8, 8, 8, 8], false);
     let weights = zoo::build("cosmoflow@32").unwrap();
-    for (graph, text, batch, part, saves) in [
+    let of_activations = [
         (
-            &activations,
             "stages=2,micro=2,schedule=1f1b",
-            16,
             0.75,
             "recompute=selective",
         ),
+        ("stages=2,micro=2,schedule=1f1b", 0.65, "recompute=on"),
+        ("stages=2,micro=2,schedule=gpipe", 0.65, "recompute=on"),
         (
-            &activations,
-            "stages=2,micro=2,schedule=gpipe",
-            16,
-            0.65,
-            "recompute=on",
-        ),
-        (
-            &activations,
             "stages=2,micro=2,schedule=chimera",
-            16,
             0.8,
             "recompute=selective",
         ),
-        (
-            &activations,
-            "stages=2,micro=2,schedule=zero-bubble",
-            16,
-            0.8,
-            "micro=4",
-        ),
-        (
-            &activations,
-            "data=2,stages=[width=2|1],micro=1",
-            16,
-            0.8,
-            "micro=2",
-        ),
-        (&weights, "data=4,stages=2,micro=1", 4, 0.6, "shard="),
-    ] {
+        ("stages=2,micro=2,schedule=chimera", 0.65, "recompute=on"),
+        ("stages=2,micro=2,schedule=zero-bubble", 0.8, "micro=4"),
+        ("data=2,stages=[width=2|1],micro=1", 0.8, "micro=2"),
+    ];
+    let of_activations =
+        of_activations.map(|(text, part, saves)| (&activations, text, 16, part, saves));
+    let of_weights = (&weights, "data=4,stages=2,micro=1", 4, 0.6, "shard=");
+    for (graph, text, batch, part, saves) in of_activations.into_iter().chain([of_weights]) {
         let open: Strategy = text.parse().unwrap();
         let training = requests::training(graph, &open, batch);
         let request = request(training, open.ranks());
