@@ -5,7 +5,7 @@ mod numbers;
 mod stages;
 mod text;
 
-use crate::{Halo, LayerChoice, Shard, Strategy, StrategyError};
+use crate::{Halo, LayerChoice, Strategy, StrategyError};
 use partita_graph::Graph;
 use partita_space::Axis;
 use text::text_of;
@@ -195,14 +195,6 @@ impl Search<'_> {
             StrategyError::StageLayers { .. } => vec![self.first_of(self.other_stages())],
             StrategyError::StageCount { .. } | StrategyError::ReplicasMeet { .. } => {
                 vec![self.other_schedule()]
-            }
-            StrategyError::ShardedReplicas { .. } => {
-                let shard = Shard::Off;
-                let unsharded = Strategy {
-                    shard,
-                    ..self.strategy.clone()
-                };
-                vec![self.first_of([unsharded]), self.other_schedule()]
             }
             StrategyError::NoBranches { layers, .. } => {
                 vec![self.first_of(self.other_branches(layers))]

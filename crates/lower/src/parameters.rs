@@ -51,6 +51,14 @@ impl StepPlan<'_> {
         }
     }
 
+    /// Distribution of a parameter as ranks keep it between steps.
+    pub(crate) fn kept_of(&self, id: ParameterId, whole: Distribution) -> Distribution {
+        match self.request.strategy.shard {
+            Shard::Parameters => self.share_of(id, whole),
+            Shard::Off | Shard::Optimizer | Shard::Gradients => whole,
+        }
+    }
+
     /// Whether several submeshes have a parameter.
     pub(crate) fn is_on_several_submeshes(&self, id: ParameterId) -> bool {
         self.holders[id.0].len() > 1
@@ -153,14 +161,9 @@ impl Emit<'_> {
         self.moments = vec![Vec::new(); self.graph.parameters.len()];
         for (role, name, index, whole) in list {
             let id = ParameterId(index);
-            let is_share = match role {
-                Role::Optimizer | Role::Average => true,
-                _ => self.request.strategy.shard == Shard::Parameters,
-            };
-            let distribution = if is_share {
-                self.plan.share_of(id, whole)
-            } else {
-                whole
+            let distribution = match role {
+                Role::Optimizer | Role::Average => self.plan.share_of(id, whole),
+                _ => self.plan.kept_of(id, whole),
             };
             let held = self
                 .plan

@@ -3,7 +3,7 @@
 //! Where several submeshes have a parameter, as both replicas of a bidirectional pipeline or stages that share
 //! it, the first is its owner and alone keeps the optimizer state. Partial sums of the second replica are sent
 //! to the same coordinates of the first before the reduction over ranks, sums of other stages after it; the
-//! updated parameter is sent to all.
+//! updated parameter is sent to all. Where parameters are sharded, each replica reduces its sums to shards first.
 //!
 //! A rank may be both sender and receiver, as stages of two replicas share ranks: its sends and receives form one
 //! exchange. Every rank counts all exchanges and collectives, its own or not, so that message numbers agree.
@@ -83,8 +83,11 @@ impl Emit<'_> {
         let keys: Vec<_> = self.averages.keys().copied().collect();
         for (id, submesh) in keys {
             if self.plan.holders[id.0][0].submesh != submesh {
-                let held = self.parameters[&(id, submesh)];
-                self.average((id, submesh), held.view(&held.region), total);
+                let (held, average) = (
+                    self.parameters[&(id, submesh)],
+                    self.averages[&(id, submesh)],
+                );
+                self.average((id, submesh), held.view(&average.region), total);
             }
         }
     }
@@ -132,7 +135,8 @@ impl Emit<'_> {
         };
         let own = self.parameters.get(&(id, holders[0].submesh)).copied();
         for other in &holders[1..] {
-            let resharding = Resharding::new(&plan.world, &holders[0], other);
+            let [from, to] = [&holders[0], other].map(|whole| plan.kept_of(id, *whole));
+            let resharding = Resharding::new(&plan.world, &from, &to);
             let number = self.builder.number_of_movement();
             let held = self.parameters.get(&(id, other.submesh)).copied();
             let ends = (own.as_ref(), held.as_ref());

@@ -204,11 +204,7 @@ const REFUSED: [(&str, usize, &str); 41] = [
         2,
         "ReplicasMeet",
     ),
-    (
-        "stages=[1|1],schedule=gems,micro=2,shard=optimizer",
-        2,
-        "ShardedReplicas",
-    ),
+    ("stages=[1|1],schedule=gems,micro=2,shard=state", 2, "Value"),
     ("data=2,stages=[data=2|1]", 3, "TooFine"),
     ("stages=[..c1: 1|c2..: 1]", 2, "StageLayers"),
     ("stages=0", 2, "Value"),

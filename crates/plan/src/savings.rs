@@ -380,8 +380,7 @@ impl Ranking<'_, '_> {
         let splits = |one: &StageChoice| one.extents.iter().product::<usize>() > 1;
         let has_stages = !base.stages.is_empty();
         let is_alone = base.extent(Axis::Data) == 1 && !base.stages.iter().any(splits);
-        let may_shard =
-            base.ranks() > 1 && base.schedule.replicas() == 1 && !(has_stages && is_alone);
+        let may_shard = base.ranks() > 1 && !(has_stages && is_alone);
         let is_more = |shard: &Shard| *shard > base.shard && may_shard;
         let more = Shard::ALL.into_iter().filter(is_more);
         [base.shard].into_iter().chain(more).collect()

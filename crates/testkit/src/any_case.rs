@@ -26,7 +26,7 @@ pub fn any_random_case(seed: u64) -> Case {
 }
 
 /// Draws tiles, an encoder and a decoder, halos that groups of layers share, or two stages on unequal meshes, all with
-/// sharded training state, where there is one replica, and most with a block of layers that is computed again.
+/// sharded training state, and most with a block of layers that is computed again.
 pub fn random_saving_case(seed: u64) -> Case {
     const DRAWS: [fn(u64) -> Case; 4] = [
         random_case,
@@ -36,9 +36,7 @@ pub fn random_saving_case(seed: u64) -> Case {
     ];
     let mut draws = Draws::new(!seed);
     let mut case = DRAWS[(seed % DRAWS.len() as u64) as usize](seed);
-    if case.strategy.schedule.replicas() == 1 {
-        case.strategy.shard = draws.pick(&Shard::ALL[1..]);
-    }
+    case.strategy.shard = draws.pick(&Shard::ALL[1..]);
     let plain = case.strategy.clone();
     let block = random_block(&mut draws, &case.graph);
     case.strategy.layers.push(block);

@@ -24,6 +24,7 @@ mod persistent;
 mod pipelines;
 mod pytorch;
 mod selective;
+mod sharded_replicas;
 mod simulation;
 mod suggestions;
 mod tally;

@@ -63,9 +63,14 @@ impl ParameterGradient {
         self.held.view(&self.held.region)
     }
 
+    /// The buffer of the sum over ranks.
+    pub fn summed(&self) -> TensorBuffer {
+        self.share.map_or(self.held, |(share, _)| share)
+    }
+
     /// The view of the sum over ranks.
     pub fn sum(&self) -> View {
-        let held = self.share.map_or(self.held, |(share, _)| share);
+        let held = self.summed();
         held.view(&held.region)
     }
 }

@@ -69,17 +69,24 @@ impl<'a> ParameterGradients<'a> {
                 }
             }
         }
-        let is_summed_each_time = match self.plan.request.strategy.shard {
-            Shard::Off | Shard::Optimizer => false,
-            Shard::Gradients | Shard::Parameters => true,
-        };
-        for (key, gradient) in &mut self.of {
-            gradient.open = if gradient.share.is_some() && is_summed_each_time {
+        let mut of = std::mem::take(&mut self.of);
+        for (key, gradient) in &mut of {
+            gradient.open = if self.is_summed_each_time(gradient) {
                 gradient.uses
             } else {
                 total[key]
             };
         }
+        self.of = of;
+    }
+
+    /// Whether a gradient is reduced to shares after each micro-batch.
+    pub(super) fn is_summed_each_time(&self, gradient: &ParameterGradient) -> bool {
+        let sums_each_time = match self.plan.request.strategy.shard {
+            Shard::Off | Shard::Optimizer => false,
+            Shard::Gradients | Shard::Parameters => true,
+        };
+        gradient.share.is_some() && sums_each_time
     }
 
     fn opened(
@@ -161,7 +168,7 @@ impl<'a> ParameterGradients<'a> {
     }
 
     /// Adds a contribution to the gradient of a parameter; after the last, reduces it over ranks, unless several
-    /// submeshes have the parameter.
+    /// submeshes have the whole parameter.
     pub(crate) fn add(
         &mut self,
         builder: &mut Builder<'_>,
@@ -184,7 +191,8 @@ impl<'a> ParameterGradients<'a> {
             if !state.written {
                 builder.fill(layer, Phase::Backward, state.view(), 0.0);
             }
-            if !self.plan.is_on_several_submeshes(parameter) {
+            let is_apart = self.plan.is_on_several_submeshes(parameter);
+            if !is_apart || self.is_summed_each_time(&state) {
                 self.sum(builder, parameter, axes, &mut state);
             }
         }

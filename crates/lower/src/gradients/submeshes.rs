@@ -1,6 +1,6 @@
 //! Reduction of the gradients of parameters over submeshes.
 
-use super::parameter_gradient::Key;
+use super::parameter_gradient::{Key, ParameterGradient};
 use super::parameters::ParameterGradients;
 use crate::body::Builder;
 use crate::parameters::parameter_tensor;
@@ -71,9 +71,13 @@ impl ParameterGradients<'_> {
             *distribution.expect("who uses a parameter holds it")
         };
         let owner = holders[0];
+        // Shares are sums of each replica for itself. Otherwise the second sends its partial sums to the first.
+        let is_sharded = plan.share_of(id, owner) != owner;
+        let is_own =
+            |submesh: &Option<Submesh>| is_sharded || plan.first_replica_of(*submesh) == *submesh;
         for &(submesh, axes) in keys {
             let first_replica = plan.first_replica_of(submesh);
-            if first_replica != submesh {
+            if !is_own(&submesh) {
                 let resharding = Resharding::of_partial_sums(
                     &plan.world,
                     &distribution(submesh),
@@ -83,7 +87,6 @@ impl ParameterGradients<'_> {
                 self.add_from_submesh(builder, ends, &resharding);
             }
         }
-        let is_own = |submesh: &Option<Submesh>| plan.first_replica_of(*submesh) == *submesh;
         let mut sums: BTreeMap<Option<Submesh>, Key> = BTreeMap::new();
         for &(submesh, axes) in keys {
             builder.reserve_numbers();
@@ -92,13 +95,15 @@ impl ParameterGradients<'_> {
             }
             let key = (id, submesh, axes);
             let mut state = self.of[&key];
-            self.sum(builder, id, axes, &mut state);
+            if !self.is_summed_each_time(&state) {
+                self.sum(builder, id, axes, &mut state);
+            }
             self.of.insert(key, state);
             match sums.get(&submesh) {
                 None => drop(sums.insert(submesh, key)),
                 Some(first) => {
-                    let target = self.of[first].view();
-                    self.add_view(builder, id, state.view(), target);
+                    let target = self.of[first].sum();
+                    self.add_view(builder, id, state.sum(), target);
                 }
             }
         }
@@ -106,13 +111,14 @@ impl ParameterGradients<'_> {
         for other in &holders[1..] {
             let ends = (first(other.submesh), first(owner.submesh));
             if let (true, (Some(from), Some(to))) = (is_own(&other.submesh), ends) {
-                let resharding = Resharding::new(&plan.world, other, &owner);
+                let [other, owner] = [*other, owner].map(|whole| plan.share_of(id, whole));
+                let resharding = Resharding::new(&plan.world, &other, &owner);
                 let ends = ((id, from.0, from.1), (id, to.0, to.1));
                 self.add_from_submesh(builder, ends, &resharding);
             }
         }
         let key = sums.get(&owner.submesh)?;
-        Some(self.of[key].view())
+        Some(self.of[key].sum())
     }
 
     /// Adds the gradient of one submesh to that of another.
@@ -131,7 +137,7 @@ impl ParameterGradients<'_> {
         };
         let number = builder.number_of_movement();
         let [own, sum] = [from, to].map(|key| self.of.get(&key));
-        let [own, sum] = [own, sum].map(|state| state.map(|state| state.held));
+        let [own, sum] = [own, sum].map(|state| state.map(ParameterGradient::summed));
         let between = sum.map(|_| builder.between(moved, *resharding.target()));
         let ends = (own.as_ref(), between.as_ref());
         builder.move_across(moved, number, resharding, ends);

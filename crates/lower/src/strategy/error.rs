@@ -587,17 +587,6 @@ pub enum StrategyError {
         /// Those of the other replica.
         mirrored: (usize, usize),
     },
-    /// Sharding with two replicas.
-    #[error(
-        "strategy `{strategy}`: with schedule={schedule} one of two replicas keeps the state of the \
-         optimizer, and it cannot be sharded further"
-    )]
-    ShardedReplicas {
-        /// The strategy.
-        strategy: String,
-        /// The schedule.
-        schedule: String,
-    },
     /// A number of stages that the schedule does not allow.
     #[error(
         "strategy `{strategy}`: schedule={schedule} needs {} stages, and there are {devices}",

@@ -62,12 +62,6 @@ impl Strategy {
         if self.schedule.replicas() < 2 {
             return Ok(());
         }
-        if self.shard != super::Shard::Off {
-            return Err(StrategyError::ShardedReplicas {
-                strategy: self.to_string(),
-                schedule: self.schedule.to_string(),
-            });
-        }
         let all = self.ranks_of_stages();
         let mut first = 0;
         for (number, stage) in self.stages.iter().enumerate() {
