@@ -9,7 +9,8 @@ use crate::moves::{AxisTarget, MoveCosts, TimeKind, add_seconds};
 use crate::per_layer::{EXPOSED_FRACTIONS, shortest_path};
 use crate::plan::{PlanError, RankedStrategy, Refusal};
 use crate::ranking::{Pending, Ranking};
-use partita_graph::NodeId;
+use crate::repeats::Shortened;
+use partita_graph::{Graph, NodeId};
 use partita_lower::{Request, Strategy};
 use partita_program::ProgramKind;
 use partita_space::{Axis, Seconds};
@@ -31,9 +32,12 @@ const TARGETS: [AxisTarget; 3] = [
     AxisTarget::Repeated,
 ];
 
-/// Seconds of computation, of communication that layers wait for, and of other communication.
+/// Kinds of time: computation, communication that layers wait for, and other communication.
+const KINDS: usize = 3;
+
+/// Seconds of each kind.
 #[derive(Clone, Copy, Debug, Default)]
-struct UnitSeconds([f64; 3]);
+struct UnitSeconds([f64; KINDS]);
 
 impl UnitSeconds {
     /// With an exposed fraction of what layers do not wait for.
@@ -46,6 +50,8 @@ impl UnitSeconds {
 /// Costs of the levels of a model under each assignment, and of redistributions between them.
 struct LevelCosts<'a> {
     levels: Levels<'a>,
+    /// Models with fewer of its equal blocks, which are lowered in its place, with the same levels.
+    shortened: Option<&'a Shortened>,
     assignments: Vec<LevelAssignment>,
     /// By unit and assignment: levels, and then the transposed convolutions between them. None where a unit cannot be
     /// split so.
@@ -61,7 +67,7 @@ impl<'a> LevelCosts<'a> {
     /// Errors: a kernel that the menu lacks, an unknown cost.
     fn new(
         training: &Request<'a>,
-        levels: Levels<'a>,
+        (levels, shortened): (Levels<'a>, Option<&'a Shortened>),
         costs: &dyn StageCosts,
         is_over: &dyn Fn() -> bool,
     ) -> Result<Self, LayersError> {
@@ -71,18 +77,18 @@ impl<'a> LevelCosts<'a> {
         let default = all.next().unwrap_or_default();
         let mut table = Self {
             assignments: Vec::new(),
-            seconds: vec![Vec::new(); 2 * levels.deep.len() + 1],
+            seconds: vec![Vec::new(); units(levels.deep.len())],
             moves: MoveCosts::new(&levels.mesh, &groups, costs),
             item: (training.batch * training.dtype.size()) as f64,
             levels,
+            shortened,
         };
         table.add(training, default.clone(), 0, costs)?;
         let single = Request {
-            strategy: &Strategy::single(),
             batch: training.batch / table.levels.mesh.extent(Axis::Data),
             ..*training
         };
-        let single = table.unit_seconds(&single, &default, costs)?;
+        let single = table.unit_seconds(&single, (&Strategy::single(), 0, &default), costs)?;
         for assignment in all.take_while(|_| !is_over()) {
             if let Some(first) = table.levels.first_that_fits(&assignment, training.batch)
                 && table.may_gain(first, &assignment, &single)
@@ -101,12 +107,8 @@ impl<'a> LevelCosts<'a> {
         first: usize,
         costs: &dyn StageCosts,
     ) -> Result<(), LayersError> {
-        let strategy = self.levels.strategy(&self.levels.below(first, &assignment));
-        let request = Request {
-            strategy: &strategy,
-            ..*training
-        };
-        let own = self.unit_seconds(&request, &assignment, costs)?;
+        let of = (&self.levels.mesh, first, &assignment);
+        let own = self.unit_seconds(training, of, costs)?;
         let (depth, is_default) = (self.levels.deep.len(), self.assignments.is_empty());
         for (unit, (all, own)) in self.seconds.iter_mut().zip(own).enumerate() {
             let level = if unit > depth { unit - depth } else { unit };
@@ -143,51 +145,36 @@ impl<'a> LevelCosts<'a> {
         gain >= GAIN_MIN * all
     }
 
-    /// Seconds of each unit in a program in which deep layers have this assignment, without redistributions between levels.
+    /// Seconds of each unit in a program on a mesh in which levels below one have this assignment, without redistributions
+    /// between levels.
     fn unit_seconds(
         &self,
         training: &Request<'_>,
-        assignment: &LevelAssignment,
+        (mesh, first, assignment): (&Strategy, usize, &LevelAssignment),
         costs: &dyn StageCosts,
     ) -> Result<Vec<UnitSeconds>, LayersError> {
-        let Levels { graph, deep, .. } = &self.levels;
-        let mut unit_of = vec![0; graph.nodes.len()];
-        let mut crossing = Vec::new();
-        for (at, one) in deep.iter().enumerate() {
-            unit_of[one.range.clone()].fill(at + 1);
-            if let Some(upsampling) = one.upsampling {
-                unit_of[upsampling.0] = deep.len() + at + 1;
-            }
-            crossing.push(one.enters);
-            crossing.extend(one.own_upsampling(assignment).or(one.leaves));
-        }
-        let name = |one: &DeepLayers| graph.node(one.enters).name.as_str();
-        let enters: Vec<&str> = deep.iter().map(name).collect();
-        let request = Request {
-            kind: ProgramKind::Train,
-            ..*training
+        let of = |graph: &Graph| {
+            // A mesh of one rank has no levels.
+            let levels = Levels::new(graph, &self.levels.mesh);
+            let levels = levels.expect("shortened models have the levels of the whole one");
+            let strategy = match mesh.ranks() {
+                1 => mesh.clone(),
+                _ => levels.strategy(&levels.below(first, assignment)),
+            };
+            let request = Request {
+                graph,
+                strategy: &strategy,
+                kind: ProgramKind::Train,
+                ..*training
+            };
+            lowered_seconds(&request, (&levels, assignment), costs)
         };
-        let mut all = vec![UnitSeconds::default(); self.seconds.len()];
-        add_seconds(
-            &request,
-            costs,
-            &crossing,
-            &mut |task, node, kind, seconds| {
-                // The halo of a tensor that enters a level is one of its layers.
-                let is_halo = kind == TimeKind::Overlappable;
-                let entered = enters
-                    .iter()
-                    .position(|name| is_halo && task.origin.layer == *name);
-                let unit = entered.map_or(unit_of[node], |at| at + 1);
-                let at = match kind {
-                    TimeKind::Computation => 0,
-                    TimeKind::Exposed => 1,
-                    TimeKind::Overlappable => 2,
-                };
-                all[unit].0[at] += seconds;
-            },
-        )?;
-        Ok(all)
+        let all = match self.shortened {
+            Some(shortened) => shortened.extrapolated(of)?,
+            None => of(self.levels.graph)?,
+        };
+        let (units, _) = all.as_chunks();
+        Ok(units.iter().map(|kinds| UnitSeconds(*kinds)).collect())
     }
 
     /// Seconds of the redistribution of a tensor, forward and backward.
@@ -205,7 +192,9 @@ impl<'a> LevelCosts<'a> {
             let up = deep.own_upsampling(to).or(deep.leaves);
             let up = up.map_or(0.0, |id| self.moved(to, from, id));
             let own = if splits_weights(to) { inner } else { outer };
-            self.moved(from, to, deep.enters) + up + seconds(depth + 1 + at, own)
+            let moved = |id: &NodeId| self.moved(from, to, *id);
+            let moved: f64 = deep.enters.iter().map(moved).sum();
+            moved + up + seconds(depth + 1 + at, own)
         };
         let all = 0..self.assignments.len();
         let of = |at: usize| {
@@ -300,10 +289,59 @@ impl<'a> LevelCosts<'a> {
     }
 }
 
+/// Seconds of each unit of a program in which levels have this assignment, by kind.
+fn lowered_seconds(
+    request: &Request<'_>,
+    (levels, assignment): (&Levels<'_>, &LevelAssignment),
+    costs: &dyn StageCosts,
+) -> Result<Vec<f64>, LayersError> {
+    let Levels { graph, deep, .. } = levels;
+    let mut unit_of = vec![0; graph.nodes.len()];
+    let mut crossing = Vec::new();
+    for (at, one) in deep.iter().enumerate() {
+        unit_of[one.range.clone()].fill(at + 1);
+        if let Some(upsampling) = one.upsampling {
+            unit_of[upsampling.0] = deep.len() + at + 1;
+        }
+        crossing.extend(&one.enters);
+        crossing.extend(one.own_upsampling(assignment).or(one.leaves));
+    }
+    let enters = |one: &DeepLayers, name: &str| {
+        let mut all = one.enters.iter();
+        all.any(|id| graph.node(*id).name == name)
+    };
+    let mut all = vec![0.0; KINDS * units(deep.len())];
+    add_seconds(
+        request,
+        costs,
+        &crossing,
+        &mut |task, node, kind, seconds| {
+            // The halo of a tensor that enters a level is one of its layers.
+            let is_halo = kind == TimeKind::Overlappable;
+            let entered = deep
+                .iter()
+                .position(|one| is_halo && enters(one, &task.origin.layer));
+            let unit = entered.map_or(unit_of[node], |at| at + 1);
+            let at = match kind {
+                TimeKind::Computation => 0,
+                TimeKind::Exposed => 1,
+                TimeKind::Overlappable => 2,
+            };
+            all[KINDS * unit + at] += seconds;
+        },
+    )?;
+    Ok(all)
+}
+
+/// Levels, and the transposed convolutions between them.
+fn units(deep: usize) -> usize {
+    2 * deep + 1
+}
+
 impl Ranking<'_, '_> {
     /// Chooses axes for the levels of the model, and evaluates the results that may be the fastest: on a mesh, and, unless
-    /// that was in vain, on the one of nearly as fast ones that splits the deepest weights into the most parts. The meshes
-    /// come with their time by closed forms, the fastest first.
+    /// that was in vain, on the one of nearly as fast ones that splits the deepest weights into the most parts, of equals by the
+    /// most axes. The meshes come with their time by closed forms, the fastest first.
     pub fn evaluate_levels(
         &mut self,
         (least, mesh): (Seconds, &Strategy),
@@ -311,25 +349,23 @@ impl Ranking<'_, '_> {
     ) -> Result<(), PlanError> {
         let Request { graph, batch, .. } = self.request.training;
         let levels = Levels::new(graph, mesh);
-        let Some(levels) = levels.filter(|_| self.shortened.is_none() && self.request.knows_costs)
-        else {
+        let Some(levels) = levels else {
             return Ok(());
         };
-        let parts = levels.parts_max(batch);
+        let choices = |levels: &Levels<'_>| (levels.parts_max(batch), levels.axes.len());
+        let mut most = (choices(&levels), None);
         let before = self.best.clone();
         self.evaluate_levels_of(levels)?;
-        if before.is_some() && self.best == before && parts > 1 {
+        if before.is_some() && self.best == before && most.0.0 > 1 {
             return Ok(());
         }
         let near = meshes.iter().filter(|(form, one)| {
             let is_near = *form <= least * MESH_FACTOR && one.overlap == mesh.overlap;
             is_near && one.check(graph, batch).is_ok()
         });
-        let mut most = (parts, None);
         for levels in near.filter_map(|(_, one)| Levels::new(graph, one)) {
-            let parts = levels.parts_max(batch);
-            if parts > most.0 {
-                most = (parts, Some(levels));
+            if choices(&levels) > most.0 {
+                most = (choices(&levels), Some(levels));
             }
         }
         let other = most.1.filter(|_| !self.is_over());
@@ -344,9 +380,6 @@ impl Ranking<'_, '_> {
         meshes: &[(Seconds, Strategy)],
     ) -> Result<(), PlanError> {
         let Request { graph, batch, .. } = self.request.training;
-        if self.shortened.is_some() || !self.request.knows_costs {
-            return Ok(());
-        }
         let all = meshes.iter().map(|(_, one)| one);
         let mut all: Vec<(usize, &Strategy)> = all
             .filter(|one| one.overlap == mesh.overlap && one.check(graph, batch).is_ok())
@@ -371,7 +404,16 @@ impl Ranking<'_, '_> {
             ..self.request.training
         };
         let is_over = || self.is_over();
-        let costs = match LevelCosts::new(&request, levels, self.request.stages, &is_over) {
+        let depth = levels.deep.len();
+        let mut models = self.shortened.into_iter().flat_map(Shortened::graphs);
+        let has_levels = |one: &Graph| {
+            Levels::new(one, &levels.mesh).is_some_and(|short| short.deep.len() == depth)
+        };
+        if !models.all(has_levels) {
+            return Ok(());
+        }
+        let of = (levels, self.shortened);
+        let costs = match LevelCosts::new(&request, of, self.request.stages, &is_over) {
             Ok(found) => found,
             Err(LayersError::Cost(_)) => return Ok(()),
             Err(LayersError::Lower(error)) if error.is_of_strategy() => return Ok(()),
@@ -406,7 +448,7 @@ impl Ranking<'_, '_> {
         let total = pending.len();
         for (at, one) in pending.into_iter().enumerate() {
             (self.request.progress)(&one.strategy, total - at);
-            self.evaluate_bounded(one)?;
+            self.estimate_bounded(one)?;
         }
         Ok(())
     }

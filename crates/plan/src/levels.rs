@@ -30,8 +30,8 @@ const RANKS_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DeepLayers {
     pub range: Range<usize>,
-    /// The tensor that they read of those before.
-    pub enters: NodeId,
+    /// The tensors that they read of those before.
+    pub enters: Vec<NodeId>,
     /// Their tensor that others read; none at the end of the model.
     pub leaves: Option<NodeId>,
     /// The transposed convolution after them, which reads it.
@@ -201,8 +201,8 @@ fn deep_layers(graph: &Graph) -> Vec<DeepLayers> {
     found
 }
 
-/// The layers with at most so many positions, if they follow one another, and a single tensor enters and leaves them. They
-/// begin with a layer with weights that reads what is as small.
+/// The layers with at most so many positions that follow one another up to the last such, if a single tensor leaves them and
+/// they do not read the sample. They begin with a layer with weights that reads what is as small.
 fn deep_layers_of(
     graph: &Graph,
     positions: &dyn Fn(usize) -> usize,
@@ -218,6 +218,9 @@ fn deep_layers_of(
         let mut inputs = graph.nodes[*at].inputs.iter();
         weighted.has_weights() && graph.layer_start(*at) == *at && inputs.all(|id| is_deep(id.0))
     };
+    // Branches of a reduction, as of AmoebaNet, alternate between large and small tensors.
+    let is_large = |at: &usize| !is_deep(*at) && !is_loss(*at);
+    let first = (first..=last).rfind(is_large).map_or(first, |at| at + 1);
     let start = (first..=last).find(begins)?;
     let end = if (last + 1..nodes).all(is_loss) {
         nodes
@@ -232,10 +235,10 @@ fn deep_layers_of(
         read
     };
     let (enters, leaves) = (reads(start..end, 0..start), reads(end..nodes, start..end));
-    let ([enters], [] | [_]) = (&enters[..], &leaves[..]) else {
+    let reads_sample = |id: &NodeId| graph.node(*id).inputs.is_empty();
+    if leaves.len() > 1 || enters.iter().any(reads_sample) {
         return None;
-    };
-    let is_whole = (start..=last).all(|at| is_deep(at) || is_loss(at));
+    }
     let leaves = leaves.first().copied();
     let is_upsampling = |id: &NodeId| {
         let node = graph.nodes.get(id.0);
@@ -243,9 +246,9 @@ fn deep_layers_of(
             matches!(node.op, Op::TransposedConvolution(_)) && leaves.as_slice() == node.inputs
         })
     };
-    (is_whole && enters.0 > 0).then(|| DeepLayers {
+    Some(DeepLayers {
         range: start..end,
-        enters: *enters,
+        enters,
         leaves,
         upsampling: Some(NodeId(end)).filter(is_upsampling),
     })
@@ -290,5 +293,17 @@ mod tests {
         let all = names("cosmoflow@64");
         assert!(all.len() > 3, "{all:?}");
         assert!(all.iter().all(|one| one.ends_with("..loss ")), "{all:?}");
+    }
+
+    /// Shortcuts read larger tensors than the layers beside them, and cells of AmoebaNet those of two cells before.
+    #[test]
+    fn several_tensors_may_enter_a_level() {
+        let last = |model: &str| names(model).pop().unwrap();
+        assert_eq!(last("resnet50@512"), "fc..loss ");
+        let all = names("resnet50@512");
+        assert!(all.contains(&"layer4.0.conv3..loss ".to_owned()), "{all:?}");
+        let all = names("amoebanetd-18-416@512");
+        let cell = "cell5_normal1.operations.0.module.1..loss ".to_owned();
+        assert!(all.contains(&cell), "{all:?}");
     }
 }

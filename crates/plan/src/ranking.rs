@@ -468,15 +468,15 @@ impl Ranking<'_, '_> {
         }
     }
 
-    /// Evaluates a candidate, if it can be the fastest.
-    pub fn evaluate_bounded(&mut self, one: Pending) -> Result<(), PlanError> {
+    /// Estimates a candidate by shortened models, if it can be the fastest; evaluates it where there are none.
+    pub fn estimate_bounded(&mut self, one: Pending) -> Result<(), PlanError> {
         if self.is_over() {
             self.leave(one.strategy);
             return Ok(());
         }
         match self.cannot_be_best(&one.strategy, one.lower_bound) {
             Some(reason) => self.refuse(one.strategy, (Refusal::Slower, reason)),
-            None => self.evaluate(one.strategy, Some(one.lower_bound))?,
+            None => self.estimate(one.strategy, one.lower_bound)?,
         }
         Ok(())
     }

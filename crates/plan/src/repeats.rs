@@ -70,20 +70,28 @@ impl Shortened {
         })
     }
 
-    /// What a quantity of the whole model comes to, if each further block of a run adds as much to it. The quantity
-    /// is given for each shortened model.
+    /// All shortened models.
+    pub fn graphs(&self) -> impl Iterator<Item = &Graph> {
+        [&self.graph]
+            .into_iter()
+            .chain(self.longer.iter().map(|(graph, _)| graph))
+    }
+
+    /// What some quantities of the whole model come to, if each further block of a run adds as much to them. They are given
+    /// for each shortened model.
     ///
     /// Errors: those of a shortened model.
-    pub fn extrapolated<const N: usize, E>(
+    pub fn extrapolated<T: Clone + AsRef<[f64]> + AsMut<[f64]>, E>(
         &self,
-        of: impl Fn(&Graph) -> Result<[f64; N], E>,
-    ) -> Result<[f64; N], E> {
+        of: impl Fn(&Graph) -> Result<T, E>,
+    ) -> Result<T, E> {
         let short = of(&self.graph)?;
-        let mut whole = short;
+        let mut whole = short.clone();
         for (graph, blocks) in &self.longer {
             let longer = of(graph)?;
-            for (at, sum) in whole.iter_mut().enumerate() {
-                *sum += blocks * (longer[at] - short[at]);
+            let pairs = longer.as_ref().iter().zip(short.as_ref());
+            for (sum, (longer, short)) in whole.as_mut().iter_mut().zip(pairs) {
+                *sum += blocks * (longer - short);
             }
         }
         Ok(whole)
