@@ -6,6 +6,7 @@
 //! the largest one stay whole.
 
 use crate::ranking::Ranking;
+use crate::savings::has_chunks;
 use partita_graph::{Graph, NodeId};
 use partita_lower::{LayerChoice, Strategy, can_be_chunked};
 
@@ -28,8 +29,7 @@ impl Ranking<'_, '_> {
     /// This candidate with more and more blocks in chunks, those of the largest tensors first, and for each such set with
     /// more and more chunks; nothing where it has chunks already, or no block can have any.
     pub fn in_chunks(&self, base: &Strategy) -> Vec<Vec<Strategy>> {
-        let has_chunks = base.layers.iter().any(LayerChoice::is_chunked);
-        if has_chunks || !base.stages.is_empty() {
+        if has_chunks(base) || !base.stages.is_empty() {
             return Vec::new();
         }
         let blocks = blocks(self.request.training.graph);

@@ -20,7 +20,7 @@ use partita_program::ProgramKind;
 use partita_space::help::Message;
 use partita_space::{Axis, Bytes, Rank};
 
-/// Candidates with savings that are simulated, of those that fit with them.
+/// Candidates with savings that are simulated, of those that fit with them, and as many that fit in chunks alone.
 const BASES: usize = 4;
 /// Candidates that are looked at for it: in the order of time, and of those that are left the ones of least memory.
 const LOOKED_AT: [usize; 2] = [16, 3];
@@ -70,16 +70,19 @@ impl Ranking<'_, '_> {
         [by_time, by_memory]: [Vec<Strategy>; 2],
     ) -> Result<(), PlanError> {
         let (first, total) = (by_time.len(), by_time.len() + by_memory.len());
-        let mut fitting = 0;
+        // Without and with chunks.
+        let mut fitting = [0; 2];
         self.lowered.set(0);
         for (at, base) in by_time.into_iter().chain(by_memory).enumerate() {
             let is_late = at >= first && self.best.is_some();
-            if fitting == BASES || is_late || self.is_enough() || self.is_over() {
+            let is_done = fitting[0] == BASES || fitting.iter().sum::<usize>() == 2 * BASES;
+            if is_done || is_late || self.is_enough() || self.is_over() {
                 break;
             }
             (self.request.progress)(&base, total - at);
             let mut variants = self.variants(&base)?;
-            fitting += usize::from(!variants.is_empty());
+            let in_chunks = variants.iter().all(|one| has_chunks(&one.strategy));
+            fitting[usize::from(in_chunks)] += usize::from(!variants.is_empty());
             variants.sort_by(|a, b| a.lower_bound.0.total_cmp(&b.lower_bound.0));
             for one in variants.into_iter().take(VARIANTS) {
                 let best = self.best.as_ref();
@@ -582,6 +585,11 @@ pub(crate) fn selectively(
     });
     strategy.layers.extend(choices);
     strategy
+}
+
+/// Whether a strategy computes some layers in chunks.
+pub(crate) fn has_chunks(strategy: &Strategy) -> bool {
+    strategy.layers.iter().any(LayerChoice::is_chunked)
 }
 
 /// With other micro-batches and sharded training state.

@@ -10,3 +10,4 @@ mod network;
 mod per_layer;
 mod plan;
 mod repeats;
+mod savings;

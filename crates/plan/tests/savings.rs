@@ -1,0 +1,51 @@
+//! Candidates that fit with savings.
+
+use crate::requests;
+
+use partita_graph::zoo;
+use partita_lower::{LayerChoice, Strategy, lower};
+use partita_oracle::{MachineCosts, Mode, predict, rank_seconds};
+use partita_plan::{FixedCosts, SearchRequest, plan};
+use partita_space::Bytes;
+use partita_testkit::{Machine, Software};
+use requests::training;
+
+/// A split of the samples alone fits in chunks only, and is slower than splits in space that fit without.
+#[test]
+fn candidates_in_chunks_take_no_place_of_others() {
+    let (graph, single) = (zoo::build("unet3d@256").unwrap(), Strategy::single());
+    let costs = MachineCosts::new(
+        Machine::load("summit", &[]).unwrap(),
+        Software::load("partita-opencl", &[]).unwrap(),
+    );
+    let request = SearchRequest {
+        training: training(&graph, &single, 16),
+        ranks: 16,
+        memory: Bytes(15_500_000_000),
+        lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &costs),
+        prune_factor: 3.0,
+        micro_statistics: true,
+        front: false,
+        knows_costs: true,
+        cost: &|program| {
+            predict(program, &costs, Mode::Classes, 1, false).map_err(|error| error.to_string())
+        },
+        stages: &FixedCosts(&costs),
+        progress: &|_, _| {},
+        is_over: &|_, _| false,
+    };
+    let all = plan(&request).unwrap();
+    let fit: Vec<_> = all.iter().filter(|one| one.prediction.is_some()).collect();
+    let texts: Vec<String> = fit.iter().map(|one| one.strategy.to_string()).collect();
+    let has_chunks = |at: usize| fit[at].strategy.layers.iter().any(LayerChoice::is_chunked);
+    assert!((0..fit.len()).any(has_chunks), "{texts:?}");
+    assert!(!has_chunks(0), "{texts:?}");
+    let known = "data=4,depth=2,width=2,micro=4; down1.conv1..down1.conv2: recompute=on; \
+                 down2.bn1..down2.conv2: recompute=on";
+    let strategy: Strategy = known.parse().unwrap();
+    let program = lower(&training(&graph, &strategy, 16)).unwrap();
+    assert!(program.memory_max() <= request.memory);
+    let other = predict(&program, &costs, Mode::Classes, 1, false).unwrap();
+    let best = fit[0].seconds().unwrap();
+    assert!(best <= other.iteration_seconds * 1.001, "{best} {texts:?}");
+}
