@@ -1,7 +1,7 @@
 """Records how long `partita plan` takes, and the best strategies that it finds.
 
-Every model of the zoo is planned at its default size on several numbers of ranks, with as many samples as ranks and
-without input time, in one process on one core. The largest numbers of ranks want machines that do not exist: machine
+Every model of the zoo is planned at its default size on several numbers of ranks, with as many samples as ranks or
+those of `--samples`, and without input time, in one process on one core. `--models` names other ones, or other sizes. The largest numbers of ranks want machines that do not exist: machine
 files with more nodes. A plan that takes longer than `--limit` is interrupted, which prints the best so far. `--before`
 names a binary of another commit, which plans the same cases.
 """
@@ -64,9 +64,11 @@ def limited(bench: Bench, command: list, limit: float) -> dict:
     }
 
 
-def planned(bench: Bench, binary: Path, model: str, machine: Path | str, ranks: int) -> dict:
+def planned(bench: Bench, binary: Path, case: dict, machine: Path | str) -> dict:
     """A plan with its times; one that reaches the limit has the best so far."""
-    words = ["plan", model, "--ranks", ranks, "--batch", ranks, "--machine", machine, "--no-io", "--json"]
+    model = case["model"]
+    numbers = ["--ranks", case["ranks"], "--batch", case["batch"]]
+    words = ["plan", model, *numbers, "--machine", machine, "--no-io", "--json"]
     plan = limited(bench, [binary, *words], bench.options.limit)
     try:
         candidates = json.loads((bench.folder / "answer").read_text() or "[]")
@@ -81,9 +83,9 @@ def planned(bench: Bench, binary: Path, model: str, machine: Path | str, ranks: 
 
 
 def cases(bench: Bench) -> Iterator[tuple[str, str, int]]:
-    """Each model of the zoo with its default size, as listed."""
+    """Each model of the zoo with its default size, as listed, or those that were asked for."""
     options = bench.options
-    listed = [line.split()[0] for line in bench.run("models").splitlines()[1:]]
+    listed = options.models or [line.split()[0] for line in bench.run("models").splitlines()[1:]]
     names = [name for name in listed if "@" in name and (not options.only or re.search(options.only, name))]
     yield from ((name, machine, ranks) for ranks in options.ranks for machine in options.machines for name in names)
     if options.largest:
@@ -95,10 +97,10 @@ def measure(bench: Bench) -> dict:
     found = []
     for name, machine, ranks in cases(bench):
         path, nodes = enlarged(bench.folder, machine, ranks)
-        case = {"model": name, "machine": machine, "nodes": nodes, "ranks": ranks, "batch": ranks}
+        case = {"model": name, "machine": machine, "nodes": nodes, "ranks": ranks, "batch": bench.options.samples or ranks}
         for key, binary in (("now", bench.partita), ("before", bench.options.before)):
             if binary is not None:
-                plan = case[key] = planned(bench, binary, name, path, ranks)
+                plan = case[key] = planned(bench, binary, case, path)
                 text = f"{step(plan)} by `{plan.get('strategy', '')[:60]}`"
                 say(f"{name}, {ranks} of {machine}, {key}: {plan['processor_seconds']:.1f} s of a core, {text}")
         found.append(case)
@@ -108,8 +110,10 @@ def measure(bench: Bench) -> dict:
 def page(record: dict, raw: str):
     done = [case["now"] for case in record["cases"]]
     times = [one["processor_seconds"] for one in done if one["finished"]]
+    samples = {case["batch"] for case in record["cases"] if case["batch"] != case["ranks"]}
+    samples = f"{min(samples)} sample(s) a step" if samples else "as many samples as ranks"
     yield head(record, "How long a plan takes", f"""\
-Seconds of one core (user and system) that `partita plan --no-io` takes, with as many samples as ranks, and
+Seconds of one core (user and system) that `partita plan --no-io` takes, with {samples}, and
 the step of the best strategy, which is predicted, not run. The machine was shared with other work, so the wall
 time, in the raw data, is longer. A plan that took more than {record['limit']:.0f} s was interrupted (`>`), and has the\
  best so far.
@@ -144,6 +148,8 @@ OPTIONS = {
     "--limit": {"type": float, "default": 60.0, "help": "seconds of a core for a plan"},
     "--machines": {"nargs": "+", "default": ("summit", "dgx-h100")},
     "--ranks": numbers(16, 64, 1024, 4096),
+    "--models": {"nargs": "+", "help": "names of models, of any size (default: those of the zoo)"},
+    "--samples": {"type": int, "help": "samples of a step (default: as many as ranks)"},
     "--only": {"help": "pattern of the names of models"},
     "--largest": {"action": "store_true", "help": f"also on {LARGEST_RANKS} ranks"},
 }

@@ -38,9 +38,12 @@ fn searched(
         training: training(&graph, &single, 1),
         ranks,
         memory,
-        lower_bound: &|body, rank, mesh| match knows_costs {
-            true => rank_seconds(body, rank, mesh, &costs),
-            false => Seconds(0.0),
+        lower_bound: &|body, rank, mesh| {
+            if knows_costs {
+                rank_seconds(body, rank, mesh, &costs)
+            } else {
+                Seconds(0.0)
+            }
         },
         prune_factor: 3.0,
         micro_statistics: false,
