@@ -96,8 +96,8 @@ fn schedules_that_do_not_fit_are_refused_with_the_nearest() {
         (
             "2",
             "4",
-            "stages=2,micro=2,schedule=chimera,shard=optimizer",
-            "shard=off",
+            "stages=2,micro=2,schedule=chimera,shard=optimiser",
+            "help: try `shard=optimizer`",
         ),
     ]);
 }
