@@ -1,9 +1,10 @@
 """Records how long `partita plan` takes, and the best strategies that it finds.
 
 Every model of the zoo is planned at its default size on several numbers of ranks, with as many samples as ranks or
-those of `--samples`, and without input time, in one process on one core. `--models` names other ones, or other sizes. The largest numbers of ranks want machines that do not exist: machine
-files with more nodes. A plan that takes longer than `--limit` is interrupted, which prints the best so far. `--before`
-names a binary of another commit, which plans the same cases.
+those of `--samples`, and without input time, in one process on one core. `--models` names other ones, or other sizes.
+The largest numbers of ranks want machines that do not exist: machine files with more nodes. A plan that takes longer
+than `--limit` is interrupted, which prints the best so far. `--before` names a binary of another commit, which plans
+the same cases.
 """
 
 import json
@@ -97,7 +98,8 @@ def measure(bench: Bench) -> dict:
     found = []
     for name, machine, ranks in cases(bench):
         path, nodes = enlarged(bench.folder, machine, ranks)
-        case = {"model": name, "machine": machine, "nodes": nodes, "ranks": ranks, "batch": bench.options.samples or ranks}
+        samples = bench.options.samples or ranks
+        case = {"model": name, "machine": machine, "nodes": nodes, "ranks": ranks, "batch": samples}
         for key, binary in (("now", bench.partita), ("before", bench.options.before)):
             if binary is not None:
                 plan = case[key] = planned(bench, binary, case, path)

@@ -153,25 +153,27 @@ impl<'a> LevelCosts<'a> {
         (mesh, first, assignment): (&Strategy, usize, &LevelAssignment),
         costs: &dyn StageCosts,
     ) -> Result<Vec<UnitSeconds>, LayersError> {
-        let of = |graph: &Graph| {
-            // A mesh of one rank has no levels.
-            let levels = Levels::new(graph, &self.levels.mesh);
-            let levels = levels.expect("shortened models have the levels of the whole one");
+        let of = |levels: &Levels<'_>| {
             let strategy = match mesh.ranks() {
+                // Without axes there are no levels.
                 1 => mesh.clone(),
                 _ => levels.strategy(&levels.below(first, assignment)),
             };
             let request = Request {
-                graph,
+                graph: levels.graph,
                 strategy: &strategy,
                 kind: ProgramKind::Train,
                 ..*training
             };
-            lowered_seconds(&request, (&levels, assignment), costs)
+            lowered_seconds(&request, (levels, assignment), costs)
+        };
+        let short = |graph: &Graph| {
+            let levels = Levels::new(graph, &self.levels.mesh);
+            of(&levels.expect("shortened models have the levels of the whole one"))
         };
         let all = match self.shortened {
-            Some(shortened) => shortened.extrapolated(of)?,
-            None => of(self.levels.graph)?,
+            Some(shortened) => shortened.extrapolated(short)?,
+            None => of(&self.levels)?,
         };
         let (units, _) = all.as_chunks();
         Ok(units.iter().map(|kinds| UnitSeconds(*kinds)).collect())

@@ -2,6 +2,7 @@
 
 use crate::body::TensorBuffer;
 use crate::network::LayerId;
+use crate::strategy::Shard;
 use partita_graph::ParameterId;
 use partita_program::{Kernel, View};
 use partita_space::{AxisSet, Submesh};
@@ -61,6 +62,15 @@ pub(crate) struct ParameterGradient {
 impl ParameterGradient {
     pub fn view(&self) -> View {
         self.held.view(&self.held.region)
+    }
+
+    /// Whether it is reduced to shares after each micro-batch.
+    pub fn is_summed_each_time(&self, shard: Shard) -> bool {
+        let sums_each_time = match shard {
+            Shard::Off | Shard::Optimizer => false,
+            Shard::Gradients | Shard::Parameters => true,
+        };
+        self.share.is_some() && sums_each_time
     }
 
     /// The buffer of the sum over ranks.

@@ -8,7 +8,6 @@ use crate::body::{Builder, NUMBERS};
 use crate::network::{LayerId, Network, gradient_axes};
 use crate::redistribute::Destination;
 use crate::step_plan::StepPlan;
-use crate::strategy::Shard;
 use partita_graph::{ParameterId, ParameterRole};
 use partita_program::{Distribution, Kernel, Phase, Role, View};
 use partita_space::{AxisSet, Submesh};
@@ -69,24 +68,13 @@ impl<'a> ParameterGradients<'a> {
                 }
             }
         }
-        let mut of = std::mem::take(&mut self.of);
-        for (key, gradient) in &mut of {
-            gradient.open = if self.is_summed_each_time(gradient) {
+        for (key, gradient) in &mut self.of {
+            gradient.open = if gradient.is_summed_each_time(plan.request.strategy.shard) {
                 gradient.uses
             } else {
                 total[key]
             };
         }
-        self.of = of;
-    }
-
-    /// Whether a gradient is reduced to shares after each micro-batch.
-    pub(super) fn is_summed_each_time(&self, gradient: &ParameterGradient) -> bool {
-        let sums_each_time = match self.plan.request.strategy.shard {
-            Shard::Off | Shard::Optimizer => false,
-            Shard::Gradients | Shard::Parameters => true,
-        };
-        gradient.share.is_some() && sums_each_time
     }
 
     fn opened(
@@ -192,7 +180,7 @@ impl<'a> ParameterGradients<'a> {
                 builder.fill(layer, Phase::Backward, state.view(), 0.0);
             }
             let is_apart = self.plan.is_on_several_submeshes(parameter);
-            if !is_apart || self.is_summed_each_time(&state) {
+            if !is_apart || state.is_summed_each_time(self.plan.request.strategy.shard) {
                 self.sum(builder, parameter, axes, &mut state);
             }
         }

@@ -95,7 +95,7 @@ impl ParameterGradients<'_> {
             }
             let key = (id, submesh, axes);
             let mut state = self.of[&key];
-            if !self.is_summed_each_time(&state) {
+            if !state.is_summed_each_time(plan.request.strategy.shard) {
                 self.sum(builder, id, axes, &mut state);
             }
             self.of.insert(key, state);
