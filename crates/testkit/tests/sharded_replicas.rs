@@ -1,4 +1,4 @@
-//! Training state that two replicas of a bidirectional pipeline hold is sharded within each of them.
+//! Training state is sharded: within each of the two replicas of a bidirectional pipeline, and for each micro-batch.
 
 use partita_graph::text;
 use partita_lower::{Shard, Strategy};
@@ -103,6 +103,67 @@ fn each_level_of_sharding_takes_less_state() {
         assert!(
             parameters < off * 3 / 4,
             "{pipeline}: {parameters} of {off}"
+        );
+    }
+}
+
+/// Weights far larger than activations, and several of them in each of two stages.
+const WIDE: &str = "model wide
+input x channels=16 extent=2x2
+f = flatten x
+d1 = linear f features=64
+r1 = relu d1
+d2 = linear r1 features=64
+r2 = relu d2
+d3 = linear r2 features=64
+r3 = relu d3
+d4 = linear r3 features=64
+r4 = relu d4
+d5 = linear r4 features=64
+r5 = relu d5
+d6 = linear r5 features=64
+r6 = relu d6
+d7 = linear r6 features=64
+r7 = relu d7
+d8 = linear r7 features=64
+r8 = relu d8
+d9 = linear r8 features=3
+loss = softmax_cross_entropy d9
+";
+
+/// Bytes of the largest arena of a rank.
+fn arena(strategy: &str) -> u64 {
+    let kernels = reference_kernels(Dtype::F64);
+    let case = Case {
+        graph: text::parse(WIDE).unwrap(),
+        ..case(strategy)
+    };
+    let mut setup = Setup::of_case(&case, &kernels);
+    setup.optimizer = OPTIMIZERS[0];
+    let program = setup.program(ProgramKind::Train).unwrap();
+    verify(&program).unwrap_or_else(|faults| panic!("{strategy}: {faults}"));
+    let ranks = 0..program.mesh.ranks();
+    ranks.map(|rank| program.body(rank).arena.0).max().unwrap()
+}
+
+#[test]
+fn sharded_gradients_take_less_than_whole_ones_with_several_micro_batches() {
+    for strategy in [
+        "data=4,micro=2",
+        "data=4,micro=2,overlap=off",
+        "stages=[data=2|data=2],micro=2,schedule=gpipe",
+        "stages=[data=2|data=2],micro=4,schedule=zero-bubble",
+        "stages=[data=2|data=2],micro=4,schedule=chimera",
+    ] {
+        let of = |shard| arena(&with(strategy, shard));
+        let [_, optimizer, gradients, parameters] = Shard::ALL.map(of);
+        assert!(
+            gradients < optimizer,
+            "{strategy}: {gradients} of {optimizer}"
+        );
+        assert!(
+            parameters < gradients,
+            "{strategy}: {parameters} of {gradients}"
         );
     }
 }

@@ -53,6 +53,8 @@ pub(crate) struct ParameterGradient {
     pub written: bool,
     /// Contributions that are missing before it is reduced over ranks.
     pub open: usize,
+    /// Sums over ranks that are missing.
+    pub sums: usize,
     /// Contributions per micro-batch.
     pub uses: usize,
     /// Buffer of the own shard of the sum, and whether it has the sum of an earlier micro-batch.

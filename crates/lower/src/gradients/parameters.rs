@@ -4,7 +4,7 @@
 //! time, since it is measured by the largest part of each parameter; so message numbers agree.
 
 use super::parameter_gradient::{Bucket, Deferred, Key, ParameterGradient};
-use crate::body::{Builder, NUMBERS};
+use crate::body::{Builder, NUMBERS, TensorBuffer};
 use crate::network::{LayerId, Network, gradient_axes};
 use crate::redistribute::Destination;
 use crate::step_plan::StepPlan;
@@ -69,12 +69,26 @@ impl<'a> ParameterGradients<'a> {
             }
         }
         for (key, gradient) in &mut self.of {
-            gradient.open = if gradient.is_summed_each_time(plan.request.strategy.shard) {
+            let is_each_time = gradient.is_summed_each_time(plan.request.strategy.shard);
+            let open = if is_each_time {
                 gradient.uses
             } else {
                 total[key]
             };
+            (gradient.open, gradient.sums) = (open, total[key] / open);
         }
+    }
+
+    /// The buffer of the own contributions to a gradient.
+    fn own_buffer(
+        &self,
+        builder: &mut Builder<'_>,
+        parameter: ParameterId,
+        whole: Distribution,
+    ) -> TensorBuffer {
+        let name = format!("d.{}", self.plan.parameter(parameter).name);
+        self.plan
+            .parameter_buffer(builder, &name, Role::Gradient, parameter, whole)
     }
 
     fn opened(
@@ -84,17 +98,14 @@ impl<'a> ParameterGradients<'a> {
         network: &Network,
         uses: usize,
     ) -> ParameterGradient {
-        let name = format!("d.{}", self.plan.parameter(parameter).name);
         let whole = *network.parameters[parameter.0]
             .iter()
             .find(|distribution| distribution.submesh == submesh)
             .expect("layers use parameters that lie with them");
         let share = self.plan.share_of(parameter, whole);
-        let held = self
-            .plan
-            .parameter_buffer(builder, &name, Role::Gradient, parameter, whole);
+        let held = self.own_buffer(builder, parameter, whole);
         let share = (share != whole).then(|| {
-            let name = format!("{name}.share");
+            let name = format!("d.{}.share", self.plan.parameter(parameter).name);
             let held = self
                 .plan
                 .parameter_buffer(builder, &name, Role::Gradient, parameter, share);
@@ -104,6 +115,7 @@ impl<'a> ParameterGradients<'a> {
             held,
             written: false,
             open: 0,
+            sums: 0,
             uses,
             share,
         }
@@ -147,9 +159,9 @@ impl<'a> ParameterGradients<'a> {
             }
             builder.turn = self.plan.turn_of(slot, one.layer);
             builder.enter(submesh);
-            self.add(builder, parameter, axes, &one.name, |_, accumulate| {
+            self.add(builder, parameter, axes, &one.name, |view, accumulate| {
                 let mut kernel = one.kernel?;
-                set_accumulate(&mut kernel, accumulate);
+                set_gradient(&mut kernel, view, accumulate);
                 Some(kernel)
             });
         }
@@ -205,12 +217,16 @@ impl<'a> ParameterGradients<'a> {
         };
         let from = whole;
         *has_sum = true;
-        // The next micro-batch starts a new sum.
-        state.open = state.uses;
-        state.written = false;
-        let (what, from) = ((parameter, Role::Gradient), (state.held, from, axes));
+        let (what, own) = ((parameter, Role::Gradient), (state.held, from, axes));
         self.plan
-            .move_parameter(builder, what, Phase::Reduce, from, to);
+            .move_parameter(builder, what, Phase::Reduce, own, to);
+        state.sums -= 1;
+        if state.sums > 0 {
+            // The next micro-batch starts a new sum in a buffer of its own, so that none lives between them.
+            state.held = self.own_buffer(builder, parameter, from);
+            state.open = state.uses;
+            state.written = false;
+        }
     }
 
     /// Sums a gradient over ranks, together with others if there are buckets. A bucket is full on all ranks at the
@@ -335,15 +351,22 @@ impl<'a> ParameterGradients<'a> {
     }
 }
 
-/// Sets `accumulate` of the gradient of a weight, a bias or slopes.
-fn set_accumulate(kernel: &mut Kernel, adds: bool) {
-    match kernel {
-        Kernel::ConvolutionBackwardWeight { accumulate, .. }
-        | Kernel::BiasBackward { accumulate, .. }
-        | Kernel::EmbeddingBackward { accumulate, .. }
-        | Kernel::AttentionBackwardBias { accumulate, .. }
-        | Kernel::PreluBackwardSlopes { accumulate, .. }
-        | Kernel::LinearBackwardWeight { accumulate, .. } => *accumulate = adds,
+/// Sets where the kernel of the gradient of a weight, a bias or slopes writes, and whether it adds there.
+fn set_gradient(kernel: &mut Kernel, view: View, adds: bool) {
+    let (gradient, accumulate) = match kernel {
+        Kernel::ConvolutionBackwardWeight { dw, accumulate, .. }
+        | Kernel::EmbeddingBackward { dw, accumulate, .. }
+        | Kernel::LinearBackwardWeight { dw, accumulate, .. } => (dw, accumulate),
+        Kernel::BiasBackward { db, accumulate, .. } => (db, accumulate),
+        Kernel::AttentionBackwardBias {
+            dbias, accumulate, ..
+        } => (dbias, accumulate),
+        Kernel::PreluBackwardSlopes {
+            dslopes,
+            accumulate,
+            ..
+        } => (dslopes, accumulate),
         other => panic!("{} is no gradient of a weight", other.name()),
-    }
+    };
+    (*gradient, *accumulate) = (view, adds);
 }
