@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
+use std::ops::Range;
 
 /// A text that is not a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +30,9 @@ const PHASES: [Phase; 6] = [
 
 /// Classes whose text is made at a time.
 const BODIES: usize = 64;
+
+/// Classes in a row whose text is made together: neighbors have most lines in common.
+const NEIGHBORS: usize = 8;
 
 fn append<T: Serialize>(text: &mut String, value: &T) {
     let written = ron::Options::default().to_writer(text, value);
@@ -63,8 +67,9 @@ impl Program {
         let _ = writeln!(text, "classes {}", runs(&self.class_of));
         // Some at a time, as the text of many classes is long.
         for (first, some) in (0..).step_by(BODIES).zip(self.bodies.chunks(BODIES)) {
-            let of = |at: usize| some[at].to_text(first + at);
-            for lines in on_cores(some.len(), self.tasks(), of) {
+            let rows: Vec<&[Body]> = some.chunks(NEIGHBORS).collect();
+            let of = |at: usize| texts(rows[at], first + at * NEIGHBORS);
+            for lines in on_cores(rows.len(), self.tasks(), of) {
                 let _ = text.write_str(&lines);
             }
         }
@@ -118,31 +123,60 @@ fn runs(classes: &[u32]) -> String {
         .join(" ")
 }
 
-impl Body {
-    /// The lines of a class.
-    fn to_text(&self, class: usize) -> String {
-        let mut text = String::new();
-        let _ = writeln!(text, "class {class} arena={}", self.arena.0);
+/// The lines of some classes in a row, of which this is the first.
+fn texts(bodies: &[Body], first: usize) -> String {
+    let mut text = String::new();
+    let (mut buffers, mut tasks) = (Entries::default(), Entries::default());
+    for (class, body) in (first..).zip(bodies) {
+        let _ = writeln!(text, "class {class} arena={}", body.arena.0);
         let Staging {
             exchange,
             collective,
             io,
-        } = self.staging;
+        } = body.staging;
         let _ = writeln!(
             text,
             "  staging exchange={} collective={} io={}",
             exchange.0, collective.0, io.0
         );
-        for (id, buffer) in self.buffers.iter().enumerate() {
-            write_buffer(&mut text, id, buffer);
-        }
-        for output in &self.outputs {
+        buffers.write(&mut text, &body.buffers, write_buffer);
+        for output in &body.outputs {
             let _ = writeln!(text, "  output {} {}", output.name, output.view);
         }
-        for (id, task) in self.tasks.iter().enumerate() {
-            write_task(&mut text, id, task);
+        tasks.write(&mut text, &body.tasks, write_task);
+    }
+    text
+}
+
+/// The lines of the entries of the class before.
+struct Entries<'b, T> {
+    entries: &'b [T],
+    /// Of each entry its line in the text.
+    lines: Vec<Range<usize>>,
+}
+
+impl<T> Default for Entries<'_, T> {
+    fn default() -> Self {
+        Self {
+            entries: &[],
+            lines: Vec::new(),
         }
-        text
+    }
+}
+
+impl<'b, T: PartialEq> Entries<'b, T> {
+    /// Writes a line for each entry; that of one that the class before has at the same index is copied.
+    fn write(&mut self, text: &mut String, entries: &'b [T], write: fn(&mut String, usize, &T)) {
+        let mut lines = Vec::with_capacity(entries.len());
+        for (id, entry) in entries.iter().enumerate() {
+            let start = text.len();
+            match self.entries.get(id) {
+                Some(before) if before == entry => text.extend_from_within(self.lines[id].clone()),
+                Some(_) | None => write(text, id, entry),
+            }
+            lines.push(start..text.len());
+        }
+        *self = Self { entries, lines };
     }
 }
 

@@ -155,50 +155,57 @@ fn coordinates_of(extent: usize) -> Vec<Kept> {
 /// For each body the first that costs the same: it is equal but for where views lie in their buffers, as those of a
 /// rank's part in what it has gathered.
 fn first_alike(bodies: &[Body]) -> Vec<u32> {
-    type Known = HashMap<(usize, usize, Bytes, u64), Vec<(u32, Vec<Task>)>>;
-    let mut known = Known::new();
+    let mut known: HashMap<(usize, usize, Bytes, u64), Vec<u32>> = HashMap::new();
     let mut first = Vec::with_capacity(bodies.len());
     for (class, body) in (0..).zip(bodies) {
-        // Bodies have thousands of tasks, so that only those are compared whose views have one hash.
+        // Bodies have thousands of tasks, so that only those are compared whose tasks have one hash.
         let mut hasher = DefaultHasher::new();
-        let tasks = body.tasks.iter();
-        let tasks: Vec<Task> = tasks
-            .map(|task| without_starts(task, &mut hasher))
-            .collect();
+        for task in &body.tasks {
+            hash(task, &mut hasher);
+        }
         let key = (
-            tasks.len(),
+            body.tasks.len(),
             body.buffers.len(),
             body.memory(),
             hasher.finish(),
         );
         let known = known.entry(key).or_default();
-        let is_like = |(other, others): &&(u32, Vec<Task>)| {
-            *others == tasks && bodies[*other as usize].buffers == body.buffers
+        let is_like = |other: &u32| {
+            let other = &bodies[*other as usize];
+            let mut pairs = other.tasks.iter().zip(&body.tasks);
+            other.buffers == body.buffers && pairs.all(|(one, other)| are_alike(one, other))
         };
-        match known.iter().find(is_like) {
-            Some(&(other, _)) => first.push(other),
-            None => {
-                known.push((class, tasks));
-                first.push(class);
-            }
+        if let Some(other) = known.iter().copied().find(is_like) {
+            first.push(other);
+        } else {
+            known.push(class);
+            first.push(class);
         }
     }
     first
 }
 
-/// A task with all views at the start of their buffers; their buffers and extents go into the hash, and peers.
-fn without_starts(task: &Task, hasher: &mut DefaultHasher) -> Task {
+/// Whether two tasks are equal but for where their views lie in their buffers.
+fn are_alike(one: &Task, other: &Task) -> bool {
+    one == other || without_starts(one) == without_starts(other)
+}
+
+/// A task with all views at the start of their buffers.
+fn without_starts(task: &Task) -> Task {
     let mut task = task.clone();
-    if let Work::Exchange(exchange) = &task.work {
-        for peer in exchange.sends.iter().map(|send| send.to) {
-            peer.0.hash(hasher);
-        }
-    }
-    task.each_view_mut(&mut |view| {
-        view.start = [0; 5];
-        (view.buffer.0, view.extent).hash(hasher);
-    });
+    task.each_view_mut(&mut |view| view.start = [0; 5]);
     task
+}
+
+/// The same for tasks that are alike, and seldom for others: of buffers, extents and peers.
+fn hash(task: &Task, hasher: &mut DefaultHasher) {
+    if let Work::Exchange(exchange) = &task.work {
+        let peers = exchange.sends.iter().map(|send| send.to);
+        let others = exchange.receives.iter().map(|receive| receive.from);
+        peers.chain(others).for_each(|peer| peer.0.hash(hasher));
+    }
+    task.clone()
+        .each_view_mut(&mut |view| (view.buffer.0, view.extent).hash(hasher));
 }
 
 /// All coordinates along an axis, with what tells them apart.
