@@ -161,6 +161,7 @@ impl PlanArgs {
             explain: self.explain,
             front: self.front,
             figures: self.report.is_some(),
+            digests: self.json,
         }
     }
 }

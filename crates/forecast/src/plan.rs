@@ -11,6 +11,7 @@ use crate::model;
 use crate::pareto::pareto;
 use crate::planning::PlanningError;
 use crate::predict::{Epoch, EpochPrediction, OffloadRequest, PredictRequest};
+use crate::search::Limits;
 use crate::software::{self, Reserve};
 use crate::target::Target;
 use crate::training::{
@@ -58,6 +59,8 @@ pub struct PlanRequest {
     pub front: bool,
     /// Gather [`Planned::figures`].
     pub figures: bool,
+    /// Whether predictions have the digests of their programs; a fifth of the time of a search goes there.
+    pub digests: bool,
 }
 
 impl PlanRequest {
@@ -75,6 +78,7 @@ impl PlanRequest {
             explain: false,
             front: false,
             figures: false,
+            digests: false,
         }
     }
 }
@@ -211,7 +215,11 @@ pub fn plan(context: &Context, request: &PlanRequest) -> Result<Planned, Plannin
     if let Some(warning) = warning.filter(|_| target.machine.described().is_none()) {
         context.report(Event::Warning(&warning));
     }
-    let limits = (memory, request.budget, request.front);
+    let limits = Limits {
+        front: request.front,
+        digests: request.digests,
+        ..Limits::new(memory, request.budget)
+    };
     let found = target.search(context, lowering, ranks, limits)?;
     let best = found.iter().find(|candidate| candidate.reason.is_none());
     note_micro(context, best, &graph);
@@ -511,12 +519,8 @@ fn with_memory(
     let strategy = subject.training.strategy;
     let now = subject.prediction;
     let then = if found.iter().any(would_fit) {
-        target.search(
-            context,
-            subject.training,
-            now.ranks,
-            (memory, budget, false),
-        )?
+        let limits = Limits::new(memory, budget);
+        target.search(context, subject.training, now.ranks, limits)?
     } else {
         Vec::new()
     };

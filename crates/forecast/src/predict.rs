@@ -295,6 +295,7 @@ fn answer(
     let mut simulation = simulated(program, costs.as_ref())?;
     add_paths(program, costs.as_ref(), &mut simulation)?;
     let mut prediction = Prediction::of(program, &simulation, request.tasks);
+    prediction.digest = Some(program.digest());
     let subject = Subject {
         training,
         program,

@@ -33,6 +33,21 @@ pub struct Limits {
     pub micro_statistics: bool,
     /// Whether slower strategies of less memory are evaluated, too, down to the least that is possible.
     pub front: bool,
+    /// Whether predictions have the digests of their programs.
+    pub digests: bool,
+}
+
+impl Limits {
+    /// Of memory and time alone.
+    pub fn new(memory: Bytes, budget: Option<Seconds>) -> Self {
+        Self {
+            memory,
+            budget,
+            micro_statistics: true,
+            front: false,
+            digests: false,
+        }
+    }
 }
 
 /// All strategies for a number of ranks on a machine: those that fit the memory, fastest first, then the refused ones.
@@ -63,11 +78,13 @@ pub fn search(
             if failure.borrow().is_some() {
                 return Err("no cost".to_owned());
             }
-            machine.predict(program).map_err(|error| {
+            let mut prediction = machine.predict(program).map_err(|error| {
                 let text = Message::of(&error).inline();
                 failure.replace(Some(error));
                 text
-            })
+            })?;
+            prediction.digest = limits.digests.then(|| program.digest());
+            Ok(prediction)
         },
         stages: &*stages,
         progress: &|strategy, left| context.status(&format!("{strategy} ({left} left)"), false),
@@ -119,7 +136,10 @@ fn settle(
             strategy: &best.strategy,
             ..training
         })?;
-        best.prediction = Some(machine.predict(&program)?);
+        let had_digest = best.prediction.take().is_some_and(|it| it.digest.is_some());
+        let mut prediction = machine.predict(&program)?;
+        prediction.digest = had_digest.then(|| program.digest());
+        best.prediction = Some(prediction);
         candidates.sort_by(|a, b| order(a).total_cmp(&order(b)));
     }
     Ok(())

@@ -18,7 +18,7 @@ use partita_lower::{Request, Strategy};
 use partita_plan::RankedStrategy;
 use partita_site::kernel_set::KernelSet;
 use partita_site::{Context, Ranks};
-use partita_space::{Bytes, Seconds};
+use partita_space::Bytes;
 use std::sync::Arc;
 
 /// A machine with the software on it.
@@ -91,8 +91,8 @@ impl<'c> Target<'c> {
         })
     }
 
-    /// Evaluates all strategies for a number of ranks with a memory limit, best first; on request those of the front down to
-    /// the least memory.
+    /// Evaluates all strategies for a number of ranks within limits, best first. What the software reserves is taken off
+    /// their memory.
     ///
     /// Errors: as [`search`].
     pub fn search(
@@ -100,13 +100,11 @@ impl<'c> Target<'c> {
         context: &Context,
         training: Request<'_>,
         ranks: usize,
-        (memory, budget, front): (Bytes, Option<Seconds>, bool),
+        limits: Limits,
     ) -> Result<Vec<RankedStrategy>, PlanningError> {
         let limits = Limits {
-            memory: self.reserve.room(memory),
-            budget,
-            micro_statistics: true,
-            front,
+            memory: self.reserve.room(limits.memory),
+            ..limits
         };
         let mut found = search(context, training, ranks, limits, &*self.machine)?;
         let predictions = found.iter_mut().filter_map(|one| one.prediction.as_mut());

@@ -221,9 +221,10 @@ pub fn compare(
     traces: &[Trace],
 ) -> Result<Comparison, CompareError> {
     let digest = program.digest();
-    if prediction.digest != digest || measured_digest != digest {
+    let predicted = prediction.digest.as_deref().unwrap_or_default();
+    if predicted != digest || measured_digest != digest {
         return Err(CompareError::Digests {
-            prediction: prediction.digest.clone(),
+            prediction: predicted.to_owned(),
             measured: measured_digest.to_owned(),
             program: digest,
         });

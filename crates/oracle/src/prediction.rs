@@ -14,8 +14,9 @@ use std::collections::BTreeMap;
 /// Prediction for one program on one machine. Seconds are those of one step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// Digest of the program.
-    pub digest: String,
+    /// Digest of the program, where it was asked for: to make the text of a large one takes time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
     /// Ranks of the program.
     pub ranks: usize,
     /// Time of a step.
@@ -94,11 +95,13 @@ pub fn predict(
     with_tasks: bool,
 ) -> Result<Prediction, SimulateError> {
     let simulation = simulate(program, costs, mode, steps)?;
-    Ok(Prediction::of(program, &simulation, with_tasks))
+    let mut prediction = Prediction::of(program, &simulation, with_tasks);
+    prediction.digest = with_tasks.then(|| program.digest());
+    Ok(prediction)
 }
 
 impl Prediction {
-    /// From a simulation of this program.
+    /// From a simulation of this program, without its digest.
     pub fn of(program: &Program, simulation: &Simulation, with_tasks: bool) -> Self {
         let per_step = 1.0 / simulation.steps as f64;
         let seconds = simulation.makespan * per_step;
@@ -109,7 +112,7 @@ impl Prediction {
         let largest = precision::largest(program, simulation.precision);
         let own = |(name, seconds): (&str, Seconds)| (name.to_owned(), seconds);
         Self {
-            digest: program.digest(),
+            digest: None,
             ranks: program.mesh.ranks(),
             iteration_seconds: seconds,
             interval: Some(simulation.uncertainty.interval(seconds)),

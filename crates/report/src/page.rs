@@ -96,7 +96,7 @@ fn summary(facts: &Figures) -> String {
                 format!("{} on the largest rank", prediction.memory_bytes_max),
             ),
             ("seconds", basis(prediction.basis).to_owned()),
-            ("program", prediction.digest.clone()),
+            ("program", prediction.digest.clone().unwrap_or_default()),
         ],
     );
     text.push_str(&format!(

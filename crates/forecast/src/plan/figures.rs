@@ -3,6 +3,7 @@
 use crate::explain::simulated;
 use crate::input::InputSource;
 use crate::planning::PlanningError;
+use crate::search::Limits;
 use crate::target::Target;
 use partita_lower::{LowerError, Request, Strategy, lower};
 use partita_oracle::{Prediction, Simulation, precision};
@@ -178,7 +179,7 @@ fn scaling(
         let candidates = if count == ranks {
             candidates
         } else {
-            let limits = (target.machine.memory(count), budget, false);
+            let limits = Limits::new(target.machine.memory(count), budget);
             found = match target.search(context, training, count, limits) {
                 Err(PlanningError::Plan(PlanError::Ended)) => break,
                 found => found?,

@@ -115,7 +115,7 @@ fn write_summary(predicted: &Predicted, out: &mut dyn Write) -> io::Result<()> {
         ("input", predicted.input.name().to_owned()),
         ("ranks", ranks_text(prediction)),
         ("batch", predicted.batch.to_string()),
-        ("program", prediction.digest.clone()),
+        ("program", prediction.digest.clone().unwrap_or_default()),
         ("seconds", basis(prediction.basis).to_owned()),
         ("iteration", prediction.iteration_seconds.to_string()),
         ("samples/s", rate_text(predicted)),

@@ -53,10 +53,8 @@ pub fn choose_strategy(
     let machine = described.map_or(&measured as &dyn TargetMachine, |machine| machine);
     let within = |memory: Bytes, micro_statistics| {
         let limits = Limits {
-            memory,
-            budget: None,
             micro_statistics,
-            front: false,
+            ..Limits::new(memory, None)
         };
         let found = search(context, request, ranks, limits, machine);
         found.map_err(TrainError::from)
