@@ -22,8 +22,8 @@ pub enum MachineError {
     /// The calibration uses other features of kernels.
     #[error(
         "machine `{machine}` was calibrated by another version: the shapes of its kernels have other \
-         coordinates; known are {}; `partita calibrate` measures it again",
-        Features::NAMES.map(|name| format!("\"{name}\"")).join(", ")
+         coordinates{}",
+        Help::advice("`partita calibrate` measures it again")
     )]
     OtherCalibration {
         /// Its name.

@@ -132,7 +132,7 @@ pub fn tune(context: &Context, request: &TuneRequest) -> Result<Tuned, PlanningE
     let kernels = KernelSet::CPU.on(request.device, Precision::F32)?;
     let ranks = Ranks::threads(training.ranks, request.threads);
     let processing = context.processing(request.threads);
-    if kernels == KernelSet::CPU {
+    if kernels.is_on_processor() {
         warn_of_onednn(context, &processing);
     }
     let menu = kernels.menu_with(&processing);

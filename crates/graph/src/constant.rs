@@ -6,7 +6,7 @@ use crate::{
 };
 use partita_space::Window;
 
-/// The transposed convolution that is a pixel shuffle of so many channels.
+/// The transposed convolution that shuffles this number of channels into pixels.
 pub(crate) fn shuffle(channels: usize, factors: [usize; 3]) -> TransposedConvolution {
     let taps = factors.iter().copied().fold(1, usize::saturating_mul);
     let filters = channels.checked_div(taps).unwrap_or(1).max(1);

@@ -23,6 +23,7 @@ mod builder;
 mod constant;
 mod count;
 mod error;
+mod extent;
 mod infer;
 mod initialize;
 mod keyword;

@@ -273,7 +273,7 @@ pub enum ScoreBias {
 }
 
 impl ScoreBias {
-    /// Where the value for a pair is in the table, with so many positions of k.
+    /// Where the value for a pair is in the table, given the positions of k.
     pub(crate) fn rows(self, inner: usize) -> ScoreRows {
         ScoreRows::of(self.table(), inner)
     }

@@ -189,7 +189,7 @@ impl Layout {
         Self(axes.collect())
     }
 
-    /// The same of a tensor of another shape, which has so many indices along a dim.
+    /// The same of a tensor of another shape, with this number of indices along a dim.
     pub(crate) fn cut(&self, dim: usize, indices: usize, shape: Shape) -> Self {
         let mut axes = self.0.clone();
         if let Some([Axis::Part { extent, .. }]) = axes.get_mut(dim).map(Vec::as_mut_slice) {

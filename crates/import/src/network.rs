@@ -219,7 +219,7 @@ impl Operation {
         }
     }
 
-    /// Products of matrices of two tensors of so many dims.
+    /// Products of matrices of two tensors with this number of dims.
     pub(crate) fn matrices(dims: usize) -> Result<Self, String> {
         if !(3..=26).contains(&dims) {
             return Err("a product of two tensors is not read but for attention".to_owned());

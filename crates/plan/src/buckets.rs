@@ -11,7 +11,7 @@ use partita_space::{Axis, Bytes, Seconds};
 const BUCKETS: [Bytes; 2] = [Bytes(4 << 20), Bytes(25 << 20)];
 /// Number of the best candidates for which they are.
 const BUCKETED: usize = 2;
-/// After so many programs that are too large to be simulated again, none of which was the fastest, no more such programs of
+/// After this number of programs that are too large to be simulated again, none of which was the fastest, no more such programs of
 /// candidates on one mesh are evaluated. Each takes up to ten seconds of a core.
 const LARGE_IN_VAIN: usize = 3;
 

@@ -201,7 +201,7 @@ fn deep_layers(graph: &Graph) -> Vec<DeepLayers> {
     found
 }
 
-/// The layers with at most so many positions that follow one another up to the last such, if a single tensor leaves them and
+/// The layers within a number of positions that follow one another up to the last such, if a single tensor leaves them and
 /// they do not read the sample. They begin with a layer with weights that reads what is as small.
 fn deep_layers_of(
     graph: &Graph,

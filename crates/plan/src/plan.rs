@@ -42,9 +42,8 @@ pub struct SearchRequest<'a> {
     pub stages: &'a dyn StageCosts,
     /// Called with the current candidate and the number of candidates left.
     pub progress: &'a dyn Fn(&Strategy, usize),
-    /// Whether the search ends now, given whether it has evaluated a candidate, or found one that does not fit in
-    /// memory, and the share of the time of a search after which the current step of it ends: the last step has a
-    /// share of its own.
+    /// True when the search has to end. Arguments: whether it has evaluated or refused a candidate; the share of the
+    /// budget after which its current phase ends.
     pub is_over: &'a dyn Fn(bool, f64) -> bool,
 }
 

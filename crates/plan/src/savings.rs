@@ -399,7 +399,7 @@ impl Ranking<'_, '_> {
         self.activations_of((base, batch, rank), &|layer| !chunked[layer], 1.0)
     }
 
-    /// Activations of a rank in a step of this batch, with these layers, and so many micro-batches in flight. None where costs
+    /// Activations of a rank in a step of this batch, with these layers and micro-batches in flight. None where costs
     /// are unknown.
     pub fn activations_of(
         &self,

@@ -116,7 +116,7 @@ impl Context {
     /// Cores for this many threads of ranks with these kernels, which no other process holds; empty if they are not
     /// pinned.
     pub fn hold_cores(&self, kernels: KernelSet, threads: usize) -> Vec<usize> {
-        let wanted = if kernels == KernelSet::CPU {
+        let wanted = if kernels.is_on_processor() {
             threads
         } else {
             0

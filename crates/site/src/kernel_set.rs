@@ -217,6 +217,11 @@ impl KernelSet {
             .unwrap_or(Self::CPU)
     }
 
+    /// Whether it is the fast kernels of the processor, whose threads are held on cores.
+    pub fn is_on_processor(self) -> bool {
+        self == Self::CPU
+    }
+
     fn found(self) -> Option<&'static [Arc<Device>]> {
         self.0.devices()?.ok()
     }

@@ -227,7 +227,7 @@ impl<'c> Launch<'c> {
         self.world.check_agreement(&identity)
     }
 
-    /// Measures messages and collectives of processes, of groups of these sizes up to so many bytes, except `known` of
+    /// Measures messages and collectives of processes, of groups of these sizes and up to these bytes, except `known` of
     /// rank 0. Threads measure none.
     ///
     /// Errors: a transport that fails.

@@ -1,7 +1,6 @@
 //! How many threads this process can start.
 
 use crate::host::{group_files, text};
-use crate::kernel_set::KernelSet;
 use crate::local_ranks::RankConfig;
 use partita_space::Help;
 use std::path::Path;
@@ -66,7 +65,7 @@ impl TooManyThreads {
 ///
 /// Errors: the most that are possible.
 pub fn check(ranks: usize, of: RankConfig, cores: usize) -> Result<(), TooManyThreads> {
-    let threads = if of.kernels == KernelSet::CPU {
+    let threads = if of.kernels.is_on_processor() {
         of.threads
     } else {
         1

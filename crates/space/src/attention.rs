@@ -57,7 +57,7 @@ impl AttentionWindow {
 /// Which row of a bias table belongs to the score of position `i` of q and `j` of k of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ScoreRows {
-    /// A row for each pair, with so many positions of k: `i * inner + j`.
+    /// A row for each pair: `i * inner + j`.
     Pairs {
         /// Positions of k.
         inner: usize,
@@ -98,7 +98,7 @@ impl ScoreRows {
             .wrapping_add_signed(self.of_key(j) as isize)
     }
 
-    /// Rows of a table, with so many positions of q.
+    /// Rows of a table, given the positions of q.
     pub fn count(self, outer: usize) -> usize {
         match self {
             Self::Pairs { inner } => outer.saturating_mul(inner),

@@ -44,7 +44,7 @@ fn with_features(graph: &Graph, draws: &mut Draws) -> Graph {
     text::parse(&lines.join("\n")).unwrap_or_else(|error| panic!("{error}\n{}", lines.join("\n")))
 }
 
-/// Compares cases with one rank, of which at least so many can be split as drawn.
+/// Compares cases with one rank, of which at least a number can be split as drawn.
 fn compare(least: usize, cases: u64, draw: fn(u64) -> Case) {
     let mut done = 0;
     let range = seeds(cases, 4, 10 * cases);

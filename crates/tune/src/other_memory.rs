@@ -9,8 +9,8 @@ use std::hint::black_box;
 /// the size, weights were read some 20 % faster than in a step.
 const FLUSH_FACTOR: u64 = 4;
 
-/// How often they pass through the caches, of which some keep what was used again: once, steps of CosmoFlow were predicted
-/// 4 % too short.
+/// Passes over these bytes. One leaves in some caches what was used twice: steps of CosmoFlow were then predicted 4 % too
+/// short.
 const PASSES: usize = 2;
 
 /// What fills the caches before a measurement.

@@ -12,7 +12,7 @@ use std::io;
 pub enum LocalError {
     /// More ranks than can share its cores.
     #[error(
-        "{ranks} ranks of {threads} thread(s) cannot be measured on this machine; up to {most} rank(s) of so many can, \
+        "{ranks} ranks of {threads} thread(s) cannot be measured on this machine; up to {most} rank(s) of {threads} thread(s) can, \
          sharing its cores{}",
         Help::none()
             .nearest(most)

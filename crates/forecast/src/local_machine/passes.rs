@@ -14,7 +14,7 @@ pub(super) struct Series {
 
 /// What a pass measures.
 pub(super) struct PassBounds {
-    /// All again, in so many passes.
+    /// In how many passes all are measured again; none: only what is missing.
     pub anew: Option<usize>,
     /// From 1.
     pub pass: usize,

@@ -67,7 +67,7 @@ pub enum TextError {
     },
     /// A key given twice.
     #[error(
-        "line {line}: key `{key}` is given twice, possible is once{}",
+        "line {line}: key `{key}` is given twice{}",
         Help::none().code(format_args!("{key}={nearest}"))
     )]
     DuplicateKey {

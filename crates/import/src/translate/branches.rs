@@ -374,7 +374,9 @@ impl Translation<'_> {
     fn zeros(&mut self, call: &Call, count: usize, tensor: &Tensor) -> Result<Vec<NodeId>, Fault> {
         let all = self.shape(tensor).channels;
         if count > all.saturating_mul(BLOCK_MAX) {
-            return reason("a pad with so many channels of zeros is not read");
+            return reason(format!(
+                "a pad with {count} channels of zeros to {all} channels is not read"
+            ));
         }
         let zero = Op::Activation(Activation::Affine {
             scale: 0.0,

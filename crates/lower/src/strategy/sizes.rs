@@ -8,7 +8,7 @@ use partita_space::{AXES, Axis, Mesh, MeshError};
 /// Largest number of forward passes of all stages over all micro-batches of a step.
 pub(crate) const PASSES_MAX: usize = 1 << 20;
 
-/// Largest number of passes of layers over the micro-batches of a step, in all kinds of ranks: a program of so many takes
+/// Largest number of passes of layers over the micro-batches of a step, in all kinds of ranks: a program with that number takes
 /// 2 GiB of memory, and seconds to lower.
 const LAYER_PASSES_MAX: usize = 1 << 16;
 

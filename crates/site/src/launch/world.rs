@@ -72,7 +72,7 @@ pub trait World {
     /// Checks that all ranks have the same programs and plan, which `identity` describes.
     fn check_agreement(&self, identity: &dyn Fn() -> String) -> Result<(), LaunchError>;
 
-    /// Measures messages and collectives of processes, of groups of these sizes up to so many bytes, except `known` of
+    /// Measures messages and collectives of processes, of groups of these sizes and up to these bytes, except `known` of
     /// rank 0; all ranks call it. Threads measure none.
     ///
     /// Errors: a transport that fails.

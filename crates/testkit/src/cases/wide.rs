@@ -43,6 +43,6 @@ fn extents(draws: &mut Draws, input: [usize; 3], batch: usize) -> [usize; 7] {
             return extents;
         }
     }
-    // A model too small for so many ranks.
+    // The model is too small for these ranks.
     [batch, input[0], input[1], 1, 2, 1, 1]
 }

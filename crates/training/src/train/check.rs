@@ -95,7 +95,7 @@ pub fn feature_names(graph: &Graph, dataset: &Dataset) -> Vec<String> {
     }
 }
 
-/// How a step `one_hot` gave samples their channels, and with what they would have those that a model reads.
+/// Two ends of an error about channels that a step `one_hot` made: that it made them, and which step to write instead.
 fn one_hot(run: &Run, reads: usize, classes: usize) -> (String, String) {
     let made = format!(", which `transform` with {{one_hot = {classes}}} makes");
     let steps = &run.samples.steps;

@@ -246,7 +246,7 @@ fn kernels_and_precision(top: &Section<'_>) -> Result<(KernelSet, Precision), Ru
         .unwrap_or(Precision::F32);
     if !kernels.offers(precision) {
         let device = top.choice("device", &named(KernelSet::devices_to_choose()))?;
-        let expected = if device.unwrap_or(KernelSet::CPU) == KernelSet::CPU {
+        let expected = if device.unwrap_or(KernelSet::CPU).is_on_processor() {
             "\"f32\", \"bf16\" or \"f16\" with `kernels = \"cpu\"`, or this with `kernels = \"reference\"`"
         } else {
             "\"f32\", \"bf16\" or \"f16\" on a device, or this with `kernels = \"reference\"` and `device = \"cpu\"`"

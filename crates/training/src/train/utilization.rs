@@ -5,7 +5,6 @@ use partita_graph::{Graph, count};
 use partita_program::{Lane, Program};
 use partita_session::Outcome;
 use partita_site::RankConfig;
-use partita_site::kernel_set::KernelSet;
 use partita_site::launch::Launch;
 use partita_space::{Flops, FlopsPerSecond, Rank, Seconds};
 use serde::Serialize;
@@ -89,7 +88,7 @@ fn peak_of(launch: &Launch<'_>, machine: &str) -> Option<Peak> {
 }
 
 fn peak_here(launch: &Launch<'_>, config: RankConfig) -> Option<Peak> {
-    if config.kernels != KernelSet::CPU || !launch.is_first() {
+    if !config.kernels.is_on_processor() || !launch.is_first() {
         return None;
     }
     let ranks = launch.on_this_host(config).ok()?;

@@ -318,7 +318,7 @@ pub enum WeightsError {
 }
 
 impl WeightsError {
-    /// The same of a pattern that fits none of so many files.
+    /// The same of a pattern that fits no file of several.
     pub(super) fn of_files(mut self, count: usize) -> Self {
         if let Self::Pattern { others, .. } = &mut self {
             *others = count - 1;

@@ -16,9 +16,9 @@ pub enum CheckpointError {
     },
     /// A manifest of a newer version.
     #[error(
-        "{} has format version {version}; this version of Partita reads up to {known}; read it with the version \
-         that wrote it, or a newer one",
-        path.display()
+        "{} has format version {version}; this version of Partita reads up to {known}{}",
+        path.display(),
+        Help::advice("read it with the version that wrote it, or a newer one")
     )]
     Newer {
         /// The manifest.

@@ -232,7 +232,7 @@ fn is_shifted(window: AttentionWindow) -> bool {
     window.shift != [0; 3]
 }
 
-/// Windows whose distances have so many rows in a table.
+/// Windows whose distances have this number of rows in a table.
 fn windows_with(rows: usize) -> impl Iterator<Item = [usize; 3]> {
     let odd = move |of: usize| {
         (1..=of)

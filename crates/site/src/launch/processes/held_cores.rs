@@ -2,7 +2,7 @@
 
 use super::super::LaunchError;
 use super::{HostRanks, Job, RankHost, cores_of_host, ranks_of_host};
-use crate::kernel_set::{self, CoreSlot, KernelSet, at_once};
+use crate::kernel_set::{self, CoreSlot, at_once};
 use crate::local_ranks::RankConfig;
 use crate::progress::Event;
 use partita_space::Rank;
@@ -26,7 +26,7 @@ impl Job<'_> {
         } = rank_config;
         let mut among = kernel_set::cores().to_vec();
         let CoreSlot { slot, slots, .. } = self.slot;
-        let is_possible = slots * threads <= among.len() && kernels == KernelSet::CPU;
+        let is_possible = slots * threads <= among.len() && kernels.is_on_processor();
         let wanted = if is_possible { threads } else { 0 };
         // Ranks that share cores begin with their own, so that they do not wait for each other.
         among.rotate_left(slot * wanted);

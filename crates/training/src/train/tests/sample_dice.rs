@@ -25,7 +25,7 @@ fn folder() -> TempDir {
     folder_of(8)
 }
 
-/// Samples of bright slabs with so many planes, of which some lack one of the classes.
+/// Samples of bright slabs of a depth, of which some lack one of the classes.
 fn folder_of(depth: usize) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("net.model"), MODEL).unwrap();
