@@ -1,17 +1,25 @@
 //! Candidates that compute blocks of layers in chunks: where a candidate does not fit, however much is recomputed and
-//! sharded, since the tensors of a single block are too large.
+//! sharded, since the tensors of a single block are too large; and in place of recomputing, where the best candidate does
+//! that.
 //!
 //! A block is what lies between two changes of resolution: a level of an encoder with the pooling after it, or a level of
 //! a decoder with the upsampling before it. So halos of chunks stay narrow. Blocks whose tensors are small beside those of
 //! the largest one stay whole.
 
+use crate::plan::{PlanError, RankedStrategy};
+use crate::prefilter::slower_than_best;
 use crate::ranking::Ranking;
-use crate::savings::has_chunks;
+use crate::savings::{VARIANTS, has_chunks};
 use partita_graph::{Graph, NodeId};
 use partita_lower::{LayerChoice, Strategy, can_be_chunked};
 
 /// Chunks of a block that are tried, one after the other.
 const COUNTS: [usize; 5] = [2, 4, 8, 16, 32];
+/// Numbers of chunks that are tried in place of recomputing, and sets of blocks.
+const COUNTS_IN_PLACE: usize = 3;
+const SETS_IN_PLACE: usize = 4;
+/// Of how many of the best candidates.
+const BASES_IN_PLACE: usize = 3;
 /// Blocks stay whole whose largest tensor is smaller than this part of the largest of all.
 const SMALL: f64 = 1.0 / 8.0;
 
@@ -24,6 +32,47 @@ impl Ranking<'_, '_> {
             .into_iter()
             .map(|chunks| chunks.is_some())
             .collect()
+    }
+
+    /// Of the best candidates those that recompute: the same with other blocks in chunks that recompute less, where they
+    /// may be faster.
+    pub fn evaluate_chunks(&mut self) -> Result<(), PlanError> {
+        let seconds = |one: &RankedStrategy| one.seconds().map_or(f64::INFINITY, |it| it.0);
+        let mut best: Vec<&RankedStrategy> = self.evaluated.iter().collect();
+        best.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+        let mut bases: Vec<Strategy> = Vec::new();
+        for one in best {
+            let base = kept(&one.strategy);
+            if base != one.strategy && !bases.contains(&base) && bases.len() < BASES_IN_PLACE {
+                bases.push(base);
+            }
+        }
+        self.lowered.set(0);
+        bases
+            .iter()
+            .try_for_each(|base| self.evaluate_in_chunks(base))
+    }
+
+    /// A candidate with blocks in chunks, recomputed as little as fits.
+    fn evaluate_in_chunks(&mut self, base: &Strategy) -> Result<(), PlanError> {
+        let mut found = Vec::new();
+        let sets = self.in_chunks(base).into_iter().take(SETS_IN_PLACE);
+        for one in sets.flat_map(|set| set.into_iter().take(COUNTS_IN_PLACE)) {
+            if self.is_enough() || self.is_over() {
+                break;
+            }
+            (self.request.progress)(&one, 0);
+            found.extend(self.combined(&one, None, (&[one.micro], &[one.shard]))?);
+        }
+        found.sort_by(|a, b| a.lower_bound.0.total_cmp(&b.lower_bound.0));
+        for one in found.into_iter().take(VARIANTS) {
+            let best = self.best.as_ref();
+            let is_slower = best.and_then(|best| slower_than_best(one.lower_bound, best));
+            if is_slower.is_none() && !self.is_over() {
+                self.evaluate(one.strategy, None)?;
+            }
+        }
+        Ok(())
     }
 
     /// This candidate with more and more blocks in chunks, those of the largest tensors first, and for each such set with
@@ -60,6 +109,16 @@ impl Ranking<'_, '_> {
         }
         strategy
     }
+}
+
+/// The same strategy that keeps all activations, whole.
+fn kept(strategy: &Strategy) -> Strategy {
+    let mut strategy = strategy.clone();
+    for one in &mut strategy.layers {
+        (one.recompute, one.chunks) = (None, None);
+    }
+    strategy.layers.retain(LayerChoice::is_any_set);
+    strategy
 }
 
 /// The names of the first and the last layer of each block that is worth it, those of the largest tensors first.

@@ -168,7 +168,7 @@ impl Ranking<'_, '_> {
     }
 
     /// The fastest combinations of micro-batches, sharding and recomputed blocks with which a candidate fits.
-    fn combined(
+    pub fn combined(
         &self,
         base: &Strategy,
         mut of_base: Option<Need>,

@@ -47,6 +47,7 @@ pub fn plan(request: &SearchRequest<'_>) -> Result<Vec<RankedStrategy>, PlanErro
     ranking.evaluate_pipelines()?;
     ranking.evaluate_estimated()?;
     ranking.evaluate_savings()?;
+    ranking.evaluate_chunks()?;
     ranking.evaluate_simulated_cuts()?;
     ranking.share = 1.0;
     ranking.evaluate_buckets()?;

@@ -10,6 +10,46 @@ use partita_space::Bytes;
 use partita_testkit::{Machine, Software};
 use requests::training;
 
+/// The fastest strategy of one device of Lassen for one sample of a U-Net, and the seconds of its step.
+fn best_within(memory: u64) -> (f64, Strategy) {
+    let (graph, single) = (zoo::build("unet3d@128").unwrap(), Strategy::single());
+    let costs = MachineCosts::new(
+        Machine::load("lassen", &[]).unwrap(),
+        Software::load("partita-opencl", &[]).unwrap(),
+    );
+    let request = SearchRequest {
+        training: training(&graph, &single, 1),
+        ranks: 1,
+        memory: Bytes(memory),
+        lower_bound: &|body, rank, mesh| rank_seconds(body, rank, mesh, &costs),
+        prune_factor: 3.0,
+        micro_statistics: true,
+        front: false,
+        knows_costs: true,
+        cost: &|program| {
+            predict(program, &costs, Mode::Classes, 1, false).map_err(|error| error.to_string())
+        },
+        stages: &FixedCosts(&costs),
+        progress: &|_, _| {},
+        is_over: &|_, _| false,
+    };
+    let best = plan(&request).unwrap().swap_remove(0);
+    (best.seconds().unwrap().0, best.strategy)
+}
+
+/// Recomputing alone fits from 5.3 GB on; with some layers in chunks less of it is needed.
+#[test]
+fn more_memory_gives_no_slower_step_where_chunks_save_recomputing() {
+    let mut before = f64::INFINITY;
+    for memory in [
+        4.3e9, 4.8e9, 5.4e9, 5.5e9, 5.7e9, 5.9e9, 6.2e9, 6.6e9, 9.5e9,
+    ] {
+        let (seconds, strategy) = best_within(memory as u64);
+        assert!(seconds <= before, "{memory} {seconds} {before} {strategy}");
+        before = seconds;
+    }
+}
+
 /// A split of the samples alone fits in chunks only, and is slower than splits in space that fit without.
 #[test]
 fn candidates_in_chunks_take_no_place_of_others() {
