@@ -232,6 +232,9 @@ const RANKS_VERIFIED: usize = 1024;
 const TASKS_VERIFIED: usize = 60_000;
 /// Of larger programs classes of this many tasks are verified. A second of a core.
 const TASKS_SAMPLED: usize = 20_000;
+/// The same of views of messages and collectives: sharded state has one for each member of a group.
+const VIEWS_VERIFIED: usize = 1_000_000;
+const VIEWS_SAMPLED: usize = 300_000;
 
 /// Lowers a training and verifies the program. `stages` chooses the layers of open stages.
 ///
@@ -288,10 +291,13 @@ pub fn lower_to_predict(request: &Request<'_>) -> Result<Program, PlanningError>
 /// The classes of which a prediction verifies each, evenly spread; none where it verifies the whole program.
 fn sampled_classes(program: &Program) -> Option<Vec<usize>> {
     let (ranks, tasks) = (program.mesh.ranks(), program.tasks());
-    let is_large = ranks > RANKS_VERIFIED && tasks > TASKS_VERIFIED;
-    is_large.then(|| {
+    let views = program.views_moved();
+    let has_many_tasks = ranks > RANKS_VERIFIED && tasks > TASKS_VERIFIED;
+    (has_many_tasks || views > VIEWS_VERIFIED).then(|| {
         let classes = program.bodies.len();
-        let count = (classes * TASKS_SAMPLED).div_ceil(tasks);
+        let by_tasks = (classes * TASKS_SAMPLED).div_ceil(tasks);
+        let by_views = (classes * VIEWS_SAMPLED).div_ceil(views.max(1));
+        let count = by_tasks.min(by_views).min(classes);
         (0..count).map(|at| at * classes / count).collect()
     })
 }

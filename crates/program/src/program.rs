@@ -1,7 +1,8 @@
 //! A program: bodies by class of ranks.
 
 use crate::{
-    Buffer, BufferId, Count, Dtype, Group, KernelShape, Load, Role, Staging, Task, View, Work,
+    Buffer, BufferId, Collective, Count, Dtype, Group, KernelShape, Load, Role, Staging, Task,
+    View, Work,
 };
 use partita_space::{AxisSet, Bytes, Mesh, Rank};
 use serde::{Deserialize, Serialize};
@@ -201,6 +202,19 @@ impl Program {
     /// Number of tasks of all classes.
     pub fn tasks(&self) -> usize {
         self.bodies.iter().map(|body| body.tasks.len()).sum()
+    }
+
+    /// Number of views that the messages and collectives of all classes send and receive.
+    pub fn views_moved(&self) -> usize {
+        let tasks = self.bodies.iter().flat_map(|body| &body.tasks);
+        let views = tasks.map(|task| match &task.work {
+            Work::Exchange(exchange) => exchange.sends.len() + exchange.receives.len(),
+            Work::Collective(Collective { kind, .. }) => {
+                kind.sources().len() + kind.targets().len()
+            }
+            Work::Compute { .. } | Work::Load(_) | Work::Store(_) => 0,
+        });
+        views.sum()
     }
 
     /// Number of ranks in each class.
