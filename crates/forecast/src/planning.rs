@@ -134,7 +134,7 @@ pub enum PlanningError {
     },
     /// No strategy fits.
     #[error(
-        "no strategy fits {ranks} ranks with {memory} each for batch {batch}; the result of each strategy is \
+        "no strategy fits {ranks} rank(s) with {memory} each for batch {batch}; the result of each strategy is \
          listed{remedy}"
     )]
     NoneFits {

@@ -48,7 +48,7 @@ pub(crate) fn need(
         need.tasks += body.tasks.len();
         let memory = precision::memory(&body, request.stages.precision());
         if memory > need.memory.max(limit) {
-            need.reason = Some(memory_reason(&body, memory, limit));
+            need.reason = Some(memory_reason(&body, memory, limit, training.batch));
         }
         need.memory = need.memory.max(memory);
         need.each.push(memory);
@@ -82,7 +82,7 @@ pub(crate) fn unsuited<T>(error: LowerError) -> Result<Result<T, Rejection>, Pla
 }
 
 /// Reason of a candidate that does not fit in memory, with a remedy.
-pub(crate) fn memory_reason(body: &Body, needed: Bytes, memory: Bytes) -> String {
+pub(crate) fn memory_reason(body: &Body, needed: Bytes, memory: Bytes, batch: usize) -> String {
     let of = |roles: &[Role]| -> Bytes { roles.iter().map(|&role| body.bytes_of(role)).sum() };
     let lasting = of(&[
         Role::Parameter,
@@ -92,21 +92,25 @@ pub(crate) fn memory_reason(body: &Body, needed: Bytes, memory: Bytes) -> String
         Role::Average,
     ]);
     let parameters = lasting + of(&[Role::Gradient, Role::PackedWeights, Role::Gathered]);
-    let activations = of(&[
+    // Not all of them are alive at a time.
+    let all = of(&[
         Role::Activation,
         Role::ActivationGradient,
         Role::Staging,
         Role::Statistics,
         Role::Workspace,
     ]);
-    let remedy = if activations >= parameters {
-        "more ranks or a smaller batch would lower the first"
-    } else {
-        "no split of samples lowers the second; plain gradient descent keeps less beside each \
-         parameter than Adam"
+    let activations = all.min(Bytes(needed.0.saturating_sub(parameters.0)));
+    let remedy = match (activations >= parameters, batch) {
+        (true, 1) => "activations decide, and more ranks would lower them",
+        (true, _) => "activations decide, and more ranks or a smaller batch would lower them",
+        (false, _) => {
+            "parameters decide, and no split of samples lowers them; plain gradient descent keeps less beside each \
+             than Adam"
+        }
     };
     format!(
-        "a rank needs {needed}, it may fill {memory}; activations of a step come to {activations}, not all \
-         of them at a time, parameters with all that belongs to them to {parameters}: {remedy}"
+        "a rank needs {needed}, it may fill {memory}; activations take about {activations}, parameters with all \
+         that belongs to them {parameters}: {remedy}"
     )
 }

@@ -773,7 +773,12 @@ fn evaluate(
     if let Some((needed, rank)) = precision::largest(&program, precision)
         && needed > request.memory
     {
-        let reason = memory_reason(program.body(rank), needed, request.memory);
+        let reason = memory_reason(
+            program.body(rank),
+            needed,
+            request.memory,
+            request.training.batch,
+        );
         return Ok(Err((Refusal::Memory(needed), reason)));
     }
     let prediction = (request.cost)(&program).map_err(|unknown| (Refusal::Unknown, unknown));

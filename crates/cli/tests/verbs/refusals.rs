@@ -72,6 +72,24 @@ fn axes_and_values_that_do_not_exist_are_refused_with_the_nearest() {
         (
             "2",
             "2",
+            "depth=2,recompute=on,overlap=off; conv2: halo=own",
+            "help: try `depth=2,overlap=off; ..: recompute=on; conv2: halo=own`",
+        ),
+        (
+            "2",
+            "2",
+            "depth=2; ..: shard=parameters; conv2: halo=own",
+            "help: try `depth=2,shard=parameters; conv2: halo=own`",
+        ),
+        (
+            "2",
+            "2",
+            "depth=2; conv2: halo=own,micro=2",
+            "help: try `depth=2,micro=2; conv2: halo=own`",
+        ),
+        (
+            "2",
+            "2",
             "depth=2; x: chunks=2",
             "cannot be computed in chunks, as it is read from files",
         ),

@@ -410,7 +410,8 @@ pub enum StrategyError {
     /// A setting of layers, given for all.
     #[error(
         "strategy `{text}`: `{name}` is set for layers, like `; {example}`; axes, overlap, fuse, \
-         batch_norm, bucket, workspace, workspace_total, micro, shard, stages and schedule go before the first semicolon"
+         batch_norm, bucket, workspace, workspace_total, micro, shard, stages and schedule go before the first semicolon{}",
+        Help::none().maybe_code(nearest.as_ref())
     )]
     OfLayers {
         /// The strategy.
@@ -419,6 +420,8 @@ pub enum StrategyError {
         name: String,
         /// An example.
         example: &'static str,
+        /// The strategy with the setting for all layers, where that has a meaning.
+        nearest: Option<String>,
     },
     /// An axis that a layer names and that has an extent of 1.
     #[error(

@@ -402,6 +402,7 @@ fn extent(text: &str, extents: &mut [usize; 7], word: &str) -> Result<(), Strate
             text: text.to_owned(),
             name: name.to_owned(),
             example,
+            nearest: moved_behind(text, word).filter(|_| name != "chunks"),
         });
     }
     let axis = Axis::from_name(name).ok_or_else(|| unknown_axis(text, name))?;
@@ -515,7 +516,7 @@ fn layer_choice(
         let form = || StrategyError::LayerForm {
             text: text.to_owned(),
             word: word.to_owned(),
-            nearest: meant_setting(word),
+            nearest: moved_before(text, word).or_else(|| meant_setting(word)),
         };
         let (name, value) = word.split_once('=').ok_or_else(form)?;
         let (name, value) = (name.trim(), value.trim());
@@ -567,6 +568,48 @@ fn layer_choice(
         choice.dims[at] = Some(list);
     }
     Ok(Some(choice))
+}
+
+/// The strategy with a setting of all layers behind the first semicolon, if it is one then.
+fn moved_behind(text: &str, word: &str) -> Option<String> {
+    let head = text.split(';').next()?;
+    let others = outside(head, ',').into_iter().map(str::trim);
+    let others: Vec<&str> = others.filter(|other| *other != word).collect();
+    let strategy = format!("{}; ..: {word}{}", others.join(","), &text[head.len()..]);
+    strategy.parse::<Strategy>().ok()?;
+    Some(strategy)
+}
+
+/// Settings of a whole strategy.
+const OF_THE_WHOLE: [&str; 10] = [
+    "overlap",
+    "fuse",
+    "batch_norm",
+    "bucket",
+    WORKSPACE,
+    TOTAL,
+    "micro",
+    "shard",
+    "stages",
+    "schedule",
+];
+
+/// The strategy with a setting of the whole before the first semicolon, if it is one then.
+fn moved_before(text: &str, word: &str) -> Option<String> {
+    let name = word.split('=').next()?.trim();
+    OF_THE_WHOLE.contains(&name).then_some(())?;
+    let mut parts = text.split(';').map(str::trim);
+    let head = format!("{},{word}", parts.next()?);
+    let without = |part: &str| -> Option<String> {
+        let (layers, words) = part.split_once(':')?;
+        let words = outside(words, ',').into_iter().map(str::trim);
+        let words: Vec<&str> = words.filter(|other| *other != word).collect();
+        (!words.is_empty()).then(|| format!("{layers}: {}", words.join(",")))
+    };
+    let rest: Vec<String> = parts.filter_map(without).collect();
+    let strategy = [vec![head], rest].concat().join("; ");
+    strategy.parse::<Strategy>().ok()?;
+    Some(strategy)
 }
 
 /// The setting of layers that was probably meant by `chunk=2`.
@@ -640,18 +683,6 @@ fn twice(text: &str, name: &str) -> StrategyError {
 
 fn unknown_axis(text: &str, name: &str) -> StrategyError {
     let names: Vec<_> = AXES.into_iter().map(Axis::name).collect();
-    let words = [
-        "overlap",
-        "fuse",
-        "batch_norm",
-        "bucket",
-        WORKSPACE,
-        TOTAL,
-        "micro",
-        "shard",
-        "stages",
-        "schedule",
-    ];
     let pipeline = ["pp", "pipe", "pipeline", "stage"].contains(&name.to_lowercase().as_str());
     let other = || {
         if pipeline {
@@ -661,7 +692,7 @@ fn unknown_axis(text: &str, name: &str) -> StrategyError {
         }
     };
     let nearest = other()
-        .or_else(|| near(name, names.iter().copied().chain(words)))
+        .or_else(|| near(name, names.iter().copied().chain(OF_THE_WHOLE)))
         .map(str::to_owned);
     StrategyError::UnknownAxis {
         text: text.to_owned(),
