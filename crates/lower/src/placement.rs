@@ -131,10 +131,13 @@ pub(crate) fn ranges(
     let least = |stage: usize, range: Range<usize>| {
         (ends[range.end] - ends[range.start]) / ranks[stage % ranks.len()]
     };
-    // A convolution stays with its padding.
-    let cost = |stage: usize, range: Range<usize>| match graph.layer_start(range.start) {
-        start if start < range.start => f64::INFINITY,
-        _ => least(stage, range),
+    let begins = strategy.stage_begins(graph);
+    let cost = |stage: usize, range: Range<usize>| {
+        if begins[range.start] {
+            least(stage, range)
+        } else {
+            f64::INFINITY
+        }
     };
     balanced(graph.nodes.len(), stages, &least, &cost)
         .ok_or_else(|| too_many_stages(graph, strategy))
@@ -290,6 +293,23 @@ impl Strategy {
         }
         let ranges = ranges(graph, self, self.stage_count())?;
         Ok(self.with_layers(graph, &ranges))
+    }
+
+    /// For each layer, whether a stage may begin there: a convolution stays with its padding, and a block in chunks whole,
+    /// where that leaves enough layers to begin at.
+    pub fn stage_begins(&self, graph: &Graph) -> Vec<bool> {
+        let layers = 0..graph.nodes.len();
+        let begins: Vec<bool> = layers.map(|at| graph.layer_start(at) == at).collect();
+        let chunks = self.chunks_of_layers(graph).unwrap_or_default();
+        let is_within = |at: usize| match (chunks.get(at.wrapping_sub(1)), chunks.get(at)) {
+            (Some(before), Some(own)) => own.is_some() && before == own,
+            _ => false,
+        };
+        let all = begins.iter().enumerate();
+        let whole: Vec<bool> = all.map(|(at, begins)| *begins && !is_within(at)).collect();
+        // The input alone is no stage.
+        let is_enough = whole.iter().filter(|begins| **begins).count() > self.stage_count();
+        if is_enough { whole } else { begins }
     }
 
     /// Whether the layers of any stage are specified.

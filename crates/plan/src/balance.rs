@@ -143,6 +143,8 @@ pub(crate) struct Balancer<'a> {
     layers: Vec<&'a Layers>,
     /// Where stages may begin and end.
     positions: Vec<usize>,
+    /// For each layer, whether a stage may begin there.
+    begins: Vec<bool>,
     stage_inputs: StageInputs<'a>,
     slots: Vec<Slot>,
     /// Largest number of micro-batches in flight, by stage.
@@ -171,12 +173,14 @@ impl<'a> Balancer<'a> {
             .iter()
             .map(|stage| &tables.layers[&key(strategy, stage.extents)]);
         let slots = slots(strategy.schedule, strategy.stages.len(), strategy.micro);
+        let begins = strategy.stage_begins(training.graph);
         Ok(Self {
             training,
             wanted,
             precision: costs.precision(),
             layers: layers.collect(),
-            positions: positions(training.graph, strategy.stage_count()),
+            positions: positions(training.graph, &begins, strategy.stage_count()),
+            begins,
             stage_inputs: stage_inputs(training, crossing, costs),
             in_flight: in_flight(strategy, &slots),
             slots,
@@ -320,11 +324,6 @@ impl Balancer<'_> {
         layers.max().unwrap_or_default() * self.training.strategy.micro
     }
 
-    /// Whether a stage may begin there: a convolution stays with its padding.
-    fn begins_layer(&self, at: usize) -> bool {
-        self.training.graph.layer_start(at) == at
-    }
-
     /// Partitions with the first layer of this stage elsewhere, the nearest ones first.
     pub fn moves(&self, ranges: &[Range<usize>], stage: usize) -> Vec<Vec<Range<usize>>> {
         let (first, last) = (ranges[stage - 1].start.max(1) + 1, ranges[stage].end - 1);
@@ -332,7 +331,7 @@ impl Balancer<'_> {
         let here = ranges[stage].start;
         let near = here.saturating_sub(NEAR_STEPS).max(first)..=(here + NEAR_STEPS).min(last);
         let all = near.chain((first..=last).step_by(step));
-        let moved = all.filter(|at| self.begins_layer(*at)).map(|at| {
+        let moved = all.filter(|at| self.begins[*at]).map(|at| {
             let mut moved = ranges.to_vec();
             moved[stage - 1].end = at;
             moved[stage].start = at;
@@ -354,7 +353,7 @@ impl Balancer<'_> {
         let later = steps.map(|by| (ranges[stage - 1].start + by, ranges[stage].start + by));
         let valid = |(a, b): &(usize, usize)| {
             let is_between = *a > first.start.max(1) && b < &ranges[stage].end;
-            is_between && self.begins_layer(*a) && self.begins_layer(*b)
+            is_between && self.begins[*a] && self.begins[*b]
         };
         let moved = earlier.chain(later).filter(valid).map(|(a, b)| {
             let mut moved = ranges.to_vec();
@@ -657,14 +656,14 @@ impl StageInputs<'_> {
 
 /// Where stages may begin and end: at each layer, or in a model with many layers where a single tensor connects those
 /// before and after, if these positions are many times the stages.
-fn positions(graph: &Graph, stages: usize) -> Vec<usize> {
+fn positions(graph: &Graph, begins: &[bool], stages: usize) -> Vec<usize> {
     let layers = graph.nodes.len();
     if layers > LAYERS_MANY {
         let is_single = single_crossings(graph).into_iter().map(|one| one.is_some());
         let single = is_single
             .enumerate()
             .skip(2)
-            .filter(|&(at, is_single)| is_single && graph.layer_start(at) == at);
+            .filter(|&(at, is_single)| is_single && begins[at]);
         // The input belongs to the first stage.
         let all = [0, 1]
             .into_iter()
@@ -675,8 +674,7 @@ fn positions(graph: &Graph, stages: usize) -> Vec<usize> {
             return all;
         }
     }
-    // A convolution stays with its padding.
     (0..=layers)
-        .filter(|&at| at == layers || graph.layer_start(at) == at)
+        .filter(|&at| at == layers || begins[at])
         .collect()
 }

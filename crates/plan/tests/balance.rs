@@ -232,3 +232,32 @@ fn stages_get_no_slower_by_a_better_network() {
         }
     }
 }
+
+/// A cut within a block would have tensors inside it sent, which needs them whole.
+#[test]
+fn a_block_in_chunks_stays_in_one_stage() {
+    for (model, block) in [
+        ("cosmoflow@32", "conv1..pool1"),
+        ("cosmoflow@32", "conv2..pool2"),
+        ("cosmoflow@64", "conv1..pool2"),
+    ] {
+        for stages in ["stages=4", "stages=2,schedule=chimera"] {
+            let graph = zoo::build(model).unwrap();
+            let text = format!("micro=4,{stages}; {block}: chunks=2");
+            let strategy: Strategy = text.parse().unwrap();
+            let request = training(&graph, &strategy, 8);
+            let costs = lassen();
+            for found in [
+                balance(&request, PLENTY, &FixedCosts(&costs), None).unwrap(),
+                simulated(&request, &costs),
+            ] {
+                let strategy = &found.strategy;
+                let lowered = lower(&Request {
+                    strategy,
+                    ..request
+                });
+                assert!(lowered.is_ok(), "{text} {strategy} {:?}", lowered.err());
+            }
+        }
+    }
+}
