@@ -72,6 +72,28 @@ fn axes_and_values_that_do_not_exist_are_refused_with_the_nearest() {
         (
             "2",
             "2",
+            "depth=2; x: chunks=2",
+            "cannot be computed in chunks, as it is read from files",
+        ),
+        ("2", "2", "auto", "such as `data=2`"),
+        ("2", "2", "", "not of the form axis=number"),
+        ("4", "2", "depth=2,depth=2", "given twice"),
+        ("2", "2", "overlap=maybe", "overlap=maybe"),
+        (
+            "2",
+            "2",
+            "data=4294967296,depth=4294967296",
+            "help: try `data=1048576`",
+        ),
+    ]);
+}
+
+#[test]
+fn settings_on_the_wrong_side_of_a_semicolon_are_moved() {
+    assert_refused(&[
+        (
+            "2",
+            "2",
             "depth=2,recompute=on,overlap=off; conv2: halo=own",
             "help: try `depth=2,overlap=off; ..: recompute=on; conv2: halo=own`",
         ),
@@ -86,22 +108,6 @@ fn axes_and_values_that_do_not_exist_are_refused_with_the_nearest() {
             "2",
             "depth=2; conv2: halo=own,micro=2",
             "help: try `depth=2,micro=2; conv2: halo=own`",
-        ),
-        (
-            "2",
-            "2",
-            "depth=2; x: chunks=2",
-            "cannot be computed in chunks, as it is read from files",
-        ),
-        ("2", "2", "auto", "such as `data=2`"),
-        ("2", "2", "", "not of the form axis=number"),
-        ("4", "2", "depth=2,depth=2", "given twice"),
-        ("2", "2", "overlap=maybe", "overlap=maybe"),
-        (
-            "2",
-            "2",
-            "data=4294967296,depth=4294967296",
-            "help: try `data=1048576`",
         ),
     ]);
 }
