@@ -8,7 +8,7 @@
 
 use crate::plan::{PlanError, RankedStrategy};
 use crate::prefilter::slower_than_best;
-use crate::ranking::Ranking;
+use crate::ranking::{Pending, Ranking};
 use crate::savings::{VARIANTS, has_chunks};
 use partita_graph::{Graph, NodeId};
 use partita_lower::{LayerChoice, Strategy, can_be_chunked};
@@ -48,13 +48,20 @@ impl Ranking<'_, '_> {
             }
         }
         self.lowered.set(0);
-        bases
-            .iter()
-            .try_for_each(|base| self.evaluate_in_chunks(base))
+        for base in &bases {
+            for one in self.variants_in_chunks(base)?.into_iter().take(VARIANTS) {
+                let best = self.best.as_ref();
+                let is_slower = best.and_then(|best| slower_than_best(one.lower_bound, best));
+                if is_slower.is_none() && !self.is_over() {
+                    self.evaluate(one.strategy, None)?;
+                }
+            }
+        }
+        Ok(())
     }
 
-    /// A candidate with blocks in chunks, recomputed as little as fits.
-    fn evaluate_in_chunks(&mut self, base: &Strategy) -> Result<(), PlanError> {
+    /// A candidate with blocks in chunks, recomputed as little as fits, the fastest first.
+    pub fn variants_in_chunks(&self, base: &Strategy) -> Result<Vec<Pending>, PlanError> {
         let mut found = Vec::new();
         let sets = self.in_chunks(base).into_iter().take(SETS_IN_PLACE);
         for one in sets.flat_map(|set| set.into_iter().take(COUNTS_IN_PLACE)) {
@@ -65,14 +72,7 @@ impl Ranking<'_, '_> {
             found.extend(self.combined(&one, None, (&[one.micro], &[one.shard]))?);
         }
         found.sort_by(|a, b| a.lower_bound.0.total_cmp(&b.lower_bound.0));
-        for one in found.into_iter().take(VARIANTS) {
-            let best = self.best.as_ref();
-            let is_slower = best.and_then(|best| slower_than_best(one.lower_bound, best));
-            if is_slower.is_none() && !self.is_over() {
-                self.evaluate(one.strategy, None)?;
-            }
-        }
-        Ok(())
+        Ok(found)
     }
 
     /// This candidate with more and more blocks in chunks, those of the largest tensors first, and for each such set with

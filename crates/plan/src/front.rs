@@ -62,6 +62,7 @@ impl Ranking<'_, '_> {
             for base in &bases {
                 self.lowered.set(0);
                 found.extend(self.variants(base)?);
+                found.extend(self.variants_in_chunks(base)?);
             }
             found.sort_by(|a, b| a.lower_bound.0.total_cmp(&b.lower_bound.0));
             for one in found.into_iter().take(VARIANTS) {

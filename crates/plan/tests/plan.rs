@@ -292,12 +292,12 @@ fn shares() -> Program {
         };
         let kinds = [
             CollectiveKind::ReduceScatter {
-                sources: [300, 700].map(view).to_vec(),
+                sources: [300, 700].map(view).to_vec().into(),
                 target: view([300, 700][rank]),
             },
             CollectiveKind::AllToAll {
-                sources: [[10, 900], [400, 1000]][rank].map(view).to_vec(),
-                targets: [[10, 400], [900, 1000]][rank].map(view).to_vec(),
+                sources: [[10, 900], [400, 1000]][rank].map(view).to_vec().into(),
+                targets: [[10, 400], [900, 1000]][rank].map(view).to_vec().into(),
             },
         ];
         let task = |(sequence, kind)| Task {
