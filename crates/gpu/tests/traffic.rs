@@ -50,7 +50,7 @@ fn add_body(expected: &mut Expected, body: &Body, names: &[&str]) {
                 exchange.sends.len()
             }
             Work::Collective(collective) => {
-                for view in collective.kind.targets() {
+                for view in collective.kind.targets().iter() {
                     expected.written += view.bytes(&body.buffers).0;
                 }
                 collective.kind.sources().len()

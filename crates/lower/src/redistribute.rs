@@ -6,7 +6,8 @@
 
 use crate::body::{Builder, TensorBuffer};
 use partita_program::{
-    CollectiveKind, Distribution, Exchange, Kernel, Phase, Receive, Role, Send, View, Work,
+    CollectiveKind, Distribution, Exchange, Kernel, MemberViews, Phase, Receive, Role, Send,
+    SplitView, View, Work,
 };
 use partita_space::{Axis, AxisList, AxisSet, Coord, Interval, Mesh, Region};
 
@@ -302,16 +303,19 @@ impl Builder<'_> {
         };
         let (group, kind) = match movement {
             Movement::ReduceScatter(group) => {
-                let (sources, target) = (given(group), to.0.view(&common(&target, &target)));
+                let sources = split_view(mesh, group, (from.0.view(&source), from.1), to.1);
+                let sources = sources.unwrap_or_else(|| given(group).into());
+                let target = to.0.view(&common(&target, &target));
                 (group, CollectiveKind::ReduceScatter { sources, target })
             }
             Movement::AllGather(group) => {
                 let source = from.0.view(&common(&source, &source));
-                let targets = taken(group);
+                let targets = split_view(mesh, group, (to.0.view(&target), to.1), from.1);
+                let targets = targets.unwrap_or_else(|| taken(group).into());
                 (group, CollectiveKind::AllGather { source, targets })
             }
             Movement::AllToAll(group) => {
-                let (sources, targets) = (given(group), taken(group));
+                let (sources, targets) = (given(group).into(), taken(group).into());
                 (group, CollectiveKind::AllToAll { sources, targets })
             }
             Movement::AllReduce(_) => panic!("a sum in place has no target of its own"),
@@ -399,6 +403,36 @@ impl Builder<'_> {
     }
 }
 
+/// What the members of a group have of a view of what one owns under `outer`, where each owns a part of it under `inner`; none
+/// where it is not split in the order of the members.
+fn split_view(
+    mesh: &Mesh,
+    group: AxisSet,
+    (whole, outer): (View, &Distribution),
+    inner: &Distribution,
+) -> Option<MemberViews> {
+    let mut dim_of = [None; 7];
+    for dim in 0..5 {
+        let mut previous = None;
+        for axis in inner.axes[dim].strip_prefix(outer.axes[dim])?.iter() {
+            if mesh.extent(axis) == 1 {
+                continue;
+            }
+            if previous.is_some_and(|previous| previous > axis.index()) {
+                return None;
+            }
+            previous = Some(axis.index());
+            dim_of[axis.index()] = Some(dim);
+        }
+    }
+    let wide = group.iter().filter(|&axis| mesh.extent(axis) > 1);
+    let levels = wide.map(|axis| Some((dim_of[axis.index()].take()?, mesh.extent(axis))));
+    let levels: Vec<(usize, usize)> = levels.collect::<Option<_>>()?;
+    let splits_others = dim_of.iter().any(Option::is_some);
+    (!levels.is_empty() && !splits_others)
+        .then_some(MemberViews::Split(SplitView { whole, levels }))
+}
+
 /// Intersection of two regions; if that is empty, an empty region at the start of the first.
 fn common(own: &Region, other: &Region) -> Region {
     let common = own.intersect(other);
@@ -414,7 +448,65 @@ mod adjoint;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_program::BufferId;
     use partita_space::{Axis, AxisList};
+
+    #[test]
+    fn a_split_view_is_what_each_member_owns() {
+        use Axis::{Channel, Data, Depth, Filter};
+        let mesh = Mesh::new([2, 3, 1, 1, 2, 2, 1]);
+        let none: [&[Axis]; 5] = [&[]; 5];
+        let outer = |dims: [&[Axis]; 5], inner: [&[Axis]; 5]| {
+            let of = |dims: [&[Axis]; 5]| Distribution {
+                shape: [1, 1, 3, 5, 13],
+                ..distribution(dims)
+            };
+            let whole = of(dims);
+            let mut split = whole;
+            for (list, more) in split.axes.iter_mut().zip(inner) {
+                *list = list.then(AxisList::of(more.iter().copied()));
+            }
+            (whole, split)
+        };
+        let in_channels = |axes| [&[][..], &[], &[], &[], axes];
+        // Of rank 7, at (1, 0, 0, 0, 1, 1).
+        for (dims, inner, is_in_order) in [
+            (none, in_channels(&[Data]), true),
+            (none, in_channels(&[Data, Depth, Filter]), true),
+            (in_channels(&[Filter]), in_channels(&[Data, Depth]), true),
+            (none, in_channels(&[Depth, Data]), false),
+            (none, [&[], &[], &[], &[Depth], &[Data, Channel]], true),
+            (
+                none,
+                [&[], &[], &[Filter], &[Data, Depth], &[Channel]],
+                true,
+            ),
+            (
+                in_channels(&[Data]),
+                [&[], &[], &[], &[Depth], &[Filter]],
+                true,
+            ),
+        ] {
+            let (outer, split) = outer(dims, inner);
+            let group = split.split_axes().minus(outer.split_axes());
+            let coord = mesh.coord(7);
+            let own = outer.owned_at(&mesh, &coord);
+            let at_start = |region: &Region| {
+                let starts = own.0.map(|interval| interval.start);
+                Region(std::array::from_fn(|dim| region.0[dim].shift(-starts[dim])))
+            };
+            let whole = View::of(BufferId(0), &at_start(&own));
+            let members = mesh.group(7, group).into_iter();
+            let expected = members.map(|rank| {
+                let part = split.owned_at(&mesh, &mesh.coord(rank));
+                View::of(BufferId(0), &at_start(&common(&own, &part)))
+            });
+            let found = split_view(&mesh, group, (whole, &outer), &split);
+            let listed = found.map(|found| found.views().iter().collect::<Vec<View>>());
+            let expected = is_in_order.then(|| expected.collect::<Vec<View>>());
+            assert_eq!(listed, expected, "{group}");
+        }
+    }
 
     fn distribution(dims: [&[Axis]; 5]) -> Distribution {
         let mut distribution = Distribution::replicated([4, 8, 8, 8, 8]);

@@ -8,7 +8,7 @@ use crate::request;
 
 use partita_graph::{Graph, text, zoo};
 use partita_lower::{Strategy, StrategyError, lower, lower_rank};
-use partita_program::{Body, CollectiveKind, Phase, Program, View, Work};
+use partita_program::{Body, CollectiveKind, Phase, Program, Views, Work};
 use partita_space::{Axis, Rank};
 use partita_testkit::Typed;
 use request::request;
@@ -200,7 +200,7 @@ fn what_cannot_be_placed_is_refused_with_the_nearest_choice() {
 /// Elements that a rank passes on in the collectives of the forward pass of some layers, but for the
 /// moments of norms.
 fn passed_on(program: &Program, prefix: &str) -> usize {
-    let volume = |views: &[View]| views.iter().map(View::volume).sum::<usize>();
+    let volume = |views: Views<'_>| views.iter().map(|view| view.volume()).sum::<usize>();
     let tasks = program.body(0).tasks.iter();
     let of_layer = tasks.filter(|task| {
         task.origin.phase == Phase::Forward && task.origin.layer.starts_with(prefix)
@@ -212,12 +212,12 @@ fn passed_on(program: &Program, prefix: &str) -> usize {
                     program.mesh.extent(Axis::Filter) * program.mesh.extent(Axis::Channel);
                 match &collective.kind {
                     CollectiveKind::AllReduce { .. } => 0,
-                    CollectiveKind::AllGather { targets, .. } => {
-                        volume(targets) * (members - 1) / members
+                    kind @ CollectiveKind::AllGather { .. } => {
+                        volume(kind.targets()) * (members - 1) / members
                     }
-                    CollectiveKind::ReduceScatter { sources, .. }
-                    | CollectiveKind::AllToAll { sources, .. } => {
-                        volume(sources) * (members - 1) / members
+                    kind @ (CollectiveKind::ReduceScatter { .. }
+                    | CollectiveKind::AllToAll { .. }) => {
+                        volume(kind.sources()) * (members - 1) / members
                     }
                 }
             }

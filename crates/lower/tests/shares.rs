@@ -11,7 +11,7 @@ use crate::request;
 
 use partita_graph::{Graph, ParameterRole, text};
 use partita_lower::{Strategy, lower};
-use partita_program::{Collective, CollectiveKind, Phase, Program, Role, Task, View, Work};
+use partita_program::{Collective, CollectiveKind, Phase, Program, Role, Task, View, Views, Work};
 use partita_space::{AxisSet, Rank};
 use request::request;
 use std::collections::BTreeMap;
@@ -30,6 +30,10 @@ type Movement = (Phase, &'static str, String, usize);
 fn movement(task: &Task, place: impl Fn(AxisSet) -> usize) -> Option<Movement> {
     let phase = task.origin.phase;
     let all = |views: &[View]| views.iter().map(View::volume).sum::<usize>();
+    let others = |me: usize, views: Views<'_>| {
+        let all = views.iter().map(|view| view.volume()).sum::<usize>();
+        all - views.get(me).unwrap().volume()
+    };
     match &task.work {
         Work::Compute { .. } | Work::Load(_) | Work::Store(_) => None,
         Work::Exchange(exchange) => {
@@ -40,9 +44,10 @@ fn movement(task: &Task, place: impl Fn(AxisSet) -> usize) -> Option<Movement> {
             let me = place(*group);
             let elements = match kind {
                 CollectiveKind::AllReduce { views } => all(views),
-                CollectiveKind::AllGather { targets, .. } => all(targets) - targets[me].volume(),
-                CollectiveKind::ReduceScatter { sources, .. }
-                | CollectiveKind::AllToAll { sources, .. } => all(sources) - sources[me].volume(),
+                CollectiveKind::AllGather { .. } => others(me, kind.targets()),
+                CollectiveKind::ReduceScatter { .. } | CollectiveKind::AllToAll { .. } => {
+                    others(me, kind.sources())
+                }
             };
             Some((phase, kind.name(), group.to_string(), elements))
         }

@@ -5,6 +5,7 @@ use crate::control::sorted_backwards;
 use crate::point_to_point::buffer;
 use partita_program::{
     BufferTransfer, Collective, CollectiveKind, Dtype, Group, Lane, Packets, Staging, TaskId, View,
+    Views,
 };
 use partita_run::{Memory, Packet, PacketPool, RunError};
 use partita_space::{Bytes, Rank};
@@ -87,21 +88,22 @@ impl LibraryCollectives {
     }
 
     /// The contents of views, packed one after the other, in a type that the library can sum if it `sums`.
-    fn packed(&mut self, memory: &Memory<'_>, views: &[View], sums: bool) -> PackedViews {
+    fn packed(&mut self, memory: &Memory<'_>, views: Views<'_>, sums: bool) -> PackedViews {
         let mut packed = self.blank(memory, views, sums);
-        for (view, &start) in views.iter().zip(&packed.starts) {
+        for (view, &start) in packed.views.iter().zip(&packed.starts) {
             let elements = start as usize..start as usize + view.volume();
             packed.packet.pack_part(memory, view, elements);
         }
         packed
     }
 
-    fn blank(&mut self, memory: &Memory<'_>, views: &[View], sums: bool) -> PackedViews {
+    fn blank(&mut self, memory: &Memory<'_>, views: Views<'_>, sums: bool) -> PackedViews {
+        let views: Vec<View> = views.iter().collect();
         let stored = views
             .first()
             .map_or(Dtype::F32, |view| memory.body().buffer(view.buffer).dtype);
         let (mut counts, mut starts, mut end) = (Vec::new(), Vec::new(), 0usize);
-        for view in views {
+        for view in &views {
             counts.push(view.volume() as c_int);
             starts.push(end as c_int);
             end += view.volume();
@@ -109,7 +111,7 @@ impl LibraryCollectives {
         let dtype = if sums { stored.arithmetic() } else { stored };
         PackedViews {
             packet: self.pool.blank(dtype, end),
-            views: views.to_vec(),
+            views,
             counts,
             starts,
             token: None,

@@ -295,22 +295,22 @@ fn collective_cost(
             costs.allreduce(members, bytes, contention)
         }
         CollectiveKind::AllGather { targets, .. } => {
-            let bytes: Vec<Bytes> = targets.iter().map(bytes).collect();
+            let bytes: Vec<Bytes> = targets.views().iter().map(|view| bytes(&view)).collect();
             costs.allgather(members, &bytes, contention)
         }
         CollectiveKind::ReduceScatter { sources, .. } => {
-            let bytes: Vec<Bytes> = sources.iter().map(bytes).collect();
+            let bytes: Vec<Bytes> = sources.views().iter().map(|view| bytes(&view)).collect();
             costs.reduce_scatter(members, &bytes, contention)
         }
         CollectiveKind::AllToAll { sources, targets } => {
-            let mine = |&(place, _): &(usize, &View)| members[place] != rank;
+            let mine = |&(place, _): &(usize, View)| members[place] != rank;
             let others = [sources, targets].map(|views| {
-                let blocks = views.iter().enumerate().filter(mine);
-                blocks.map(|(_, view)| bytes(view)).max()
+                let blocks = views.views().iter().enumerate().filter(mine);
+                blocks.map(|(_, view)| bytes(&view)).max()
             });
             let blocks = AlltoallBlocks {
                 largest: others.into_iter().flatten().max().unwrap_or_default(),
-                given: sources.iter().map(bytes).sum(),
+                given: sources.views().iter().map(|view| bytes(&view)).sum(),
             };
             costs.alltoall(members, blocks, contention)
         }

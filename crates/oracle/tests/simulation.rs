@@ -72,7 +72,7 @@ fn a_chain_of_kernels_messages_and_an_allreduce() {
 #[test]
 fn reduce_scatter_and_alltoall_are_costed_by_the_bytes_of_all_members() {
     let group = AxisSet::of([Axis::Depth]);
-    let views = |elements: [usize; 2]| elements.map(view).to_vec();
+    let views = |elements: [usize; 2]| elements.map(view).to_vec().into();
     let body = |rank: usize, seconds: f64, blocks: [usize; 2]| {
         let mut builder = BodyBuilder::new();
         let before = builder.kernel(Phase::Forward, &[], seconds);
@@ -83,7 +83,7 @@ fn reduce_scatter_and_alltoall_are_costed_by_the_bytes_of_all_members() {
         let sum = builder.collective(Phase::Reduce, &[before], 0, group, scatter);
         let turn = CollectiveKind::AllToAll {
             sources: views(blocks),
-            targets: Vec::new(),
+            targets: Vec::new().into(),
         };
         builder.collective(Phase::Forward, &[sum], 1, group, turn);
         builder.body

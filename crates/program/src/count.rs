@@ -124,7 +124,7 @@ impl WideCount {
             }
             Work::Collective(collective) => {
                 count[5] = 1;
-                count[6] = collective.kind.sources().iter().map(bytes).sum();
+                count[6] = u128::from(collective.kind.sources().bytes(buffers).0);
             }
             Work::Load(load) => count[7] = bytes(&load.target),
             Work::Store(store) => count[8] = bytes(&store.source),

@@ -1,9 +1,8 @@
 //! Tasks and the work that they do.
 
-use crate::{Algorithm, Distribution, Kernel, View};
+use crate::{Algorithm, Distribution, Kernel, MemberViews, View, Views};
 use partita_space::{AxisSet, Coord, Mesh, Offset, Rank, Submesh};
 use serde::{Deserialize, Serialize};
-use std::slice;
 
 /// Index of a task in its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -225,21 +224,21 @@ pub enum CollectiveKind {
         /// The part of this member; may be empty.
         source: View,
         /// Where each member's part is received, in rank order, this member included.
-        targets: Vec<View>,
+        targets: MemberViews,
     },
     /// Every member contributes to the sum of each member, and receives its own sum, added in rank order.
     ReduceScatter {
         /// Contributions to each member's sum, in rank order, this member included; may be empty.
-        sources: Vec<View>,
+        sources: MemberViews,
         /// Where the sum is received: this member's own source, or disjoint from all sources.
         target: View,
     },
     /// Every member sends a part to each member.
     AllToAll {
         /// What each member receives, in rank order, this member included; may be empty.
-        sources: Vec<View>,
+        sources: MemberViews,
         /// Where each member's part is received, in rank order; disjoint from all sources.
-        targets: Vec<View>,
+        targets: MemberViews,
     },
 }
 
@@ -272,10 +271,10 @@ impl CollectiveKind {
     }
 
     /// Send and receive buffers of which one does not depend on another: each view of a bucket for itself.
-    pub fn parts(&self) -> Vec<(&[View], &[View])> {
+    pub fn parts(&self) -> Vec<(Views<'_>, Views<'_>)> {
         match self {
             CollectiveKind::AllReduce { views } => {
-                let views = views.iter().map(slice::from_ref);
+                let views = views.iter().map(Views::one);
                 views.map(|view| (view, view)).collect()
             }
             CollectiveKind::AllGather { .. }
@@ -298,22 +297,22 @@ impl CollectiveKind {
     }
 
     /// The send buffers: those of a bucket, one view, or one for each member in rank order.
-    pub fn sources(&self) -> &[View] {
+    pub fn sources(&self) -> Views<'_> {
         match self {
-            CollectiveKind::AllReduce { views } => views,
-            CollectiveKind::AllGather { source, .. } => slice::from_ref(source),
+            CollectiveKind::AllReduce { views } => Views::Each(views),
+            CollectiveKind::AllGather { source, .. } => Views::one(source),
             CollectiveKind::ReduceScatter { sources, .. }
-            | CollectiveKind::AllToAll { sources, .. } => sources,
+            | CollectiveKind::AllToAll { sources, .. } => sources.views(),
         }
     }
 
     /// The receive buffers: those of a bucket, one view, or one for each member in rank order.
-    pub fn targets(&self) -> &[View] {
+    pub fn targets(&self) -> Views<'_> {
         match self {
-            CollectiveKind::AllReduce { views } => views,
+            CollectiveKind::AllReduce { views } => Views::Each(views),
             CollectiveKind::AllGather { targets, .. }
-            | CollectiveKind::AllToAll { targets, .. } => targets,
-            CollectiveKind::ReduceScatter { target, .. } => slice::from_ref(target),
+            | CollectiveKind::AllToAll { targets, .. } => targets.views(),
+            CollectiveKind::ReduceScatter { target, .. } => Views::one(target),
         }
     }
 }
@@ -437,7 +436,7 @@ impl Exchange {
 }
 
 impl Task {
-    /// Calls `f` with each view.
+    /// Calls `f` with each view; with the whole of one that is split over members.
     pub fn each_view_mut(&mut self, f: &mut dyn FnMut(&mut View)) {
         match &mut self.work {
             Work::Compute {
@@ -457,14 +456,15 @@ impl Task {
                 CollectiveKind::AllReduce { views } => views.iter_mut().for_each(f),
                 CollectiveKind::AllGather { source, targets } => {
                     f(source);
-                    targets.iter_mut().for_each(f);
+                    targets.each_view_mut(f);
                 }
                 CollectiveKind::ReduceScatter { sources, target } => {
-                    sources.iter_mut().for_each(&mut *f);
+                    sources.each_view_mut(f);
                     f(target);
                 }
                 CollectiveKind::AllToAll { sources, targets } => {
-                    sources.iter_mut().chain(targets).for_each(f);
+                    sources.each_view_mut(f);
+                    targets.each_view_mut(f);
                 }
             },
             Work::Load(load) => f(&mut load.target),
@@ -472,7 +472,7 @@ impl Task {
         }
     }
 
-    /// Every view it accesses, and how.
+    /// Every view it accesses, and how. What members have of one view that is split is the whole.
     pub fn accesses(&self) -> Vec<(View, crate::Access)> {
         use crate::Access::{Read, Update, Write};
         match &self.work {
@@ -491,8 +491,8 @@ impl Task {
                 CollectiveKind::AllGather { .. }
                 | CollectiveKind::ReduceScatter { .. }
                 | CollectiveKind::AllToAll { .. } => {
-                    let sources = kind.sources().iter().map(|&view| (view, Read));
-                    let targets = kind.targets().iter().map(|&view| (view, Write));
+                    let sources = kind.sources().joined().iter().map(|&view| (view, Read));
+                    let targets = kind.targets().joined().iter().map(|&view| (view, Write));
                     sources.chain(targets).collect()
                 }
             },

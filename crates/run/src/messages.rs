@@ -19,8 +19,8 @@ use self::members::CollectiveMembers;
 use self::point_to_point::Endpoint;
 use crate::{Memory, RunError, Transport};
 use partita_program::{
-    Collective, CollectiveKind, Exchange, Group, Lane, Packets, Program, Receive, Staging, Task,
-    TaskId, View, Work,
+    Collective, CollectiveKind, Exchange, Group, Lane, MemberViews, Packets, Program, Receive,
+    Staging, Task, TaskId, View, Work,
 };
 use partita_space::{Mesh, Offset, Rank};
 use std::collections::HashMap;
@@ -326,24 +326,30 @@ impl<M: PointToPoint> Transport for MessageTransport<M> {
             CollectiveKind::AllReduce { views } => {
                 Operation::Reduce(AllReduce::start(group, sequence, views, memory, endpoint))
             }
-            CollectiveKind::ReduceScatter { sources, target } => Operation::ReduceScatter(
-                ReduceScatter::start(group, sequence, sources, *target, memory, endpoint),
-            ),
-            CollectiveKind::AllGather { source, targets } => {
-                let sources = vec![*source; targets.len()];
-                Operation::PairwiseExchange(PairwiseExchange::start(
-                    &group, sequence, &sources, targets, memory, endpoint,
+            CollectiveKind::ReduceScatter { sources, target } => {
+                let sources = listed(sources);
+                Operation::ReduceScatter(ReduceScatter::start(
+                    group, sequence, &sources, *target, memory, endpoint,
                 ))
             }
-            CollectiveKind::AllToAll { sources, targets } => Operation::PairwiseExchange(
-                PairwiseExchange::start(&group, sequence, sources, targets, memory, endpoint),
-            ),
+            CollectiveKind::AllGather { source, targets } => {
+                let targets = listed(targets);
+                let sources = vec![*source; targets.len()];
+                Operation::PairwiseExchange(PairwiseExchange::start(
+                    &group, sequence, &sources, &targets, memory, endpoint,
+                ))
+            }
+            CollectiveKind::AllToAll { sources, targets } => {
+                let [sources, targets] = [sources, targets].map(listed);
+                Operation::PairwiseExchange(PairwiseExchange::start(
+                    &group, sequence, &sources, &targets, memory, endpoint,
+                ))
+            }
         };
         self.pool.return_rest();
         let buffers = &memory.body().buffers;
-        let given = collective.kind.sources().iter();
         self.tally[2] += 1;
-        self.tally[3] += given.map(|view| view.bytes(buffers).0).sum::<u64>();
+        self.tally[3] += collective.kind.sources().bytes(buffers).0;
         self.pending.push(Pending {
             task,
             sequence,
@@ -394,4 +400,9 @@ impl<M: PointToPoint> Transport for MessageTransport<M> {
     fn take_tally(&mut self) -> [u64; 4] {
         std::mem::take(&mut self.tally)
     }
+}
+
+/// The views of the members, one by one.
+fn listed(views: &MemberViews) -> Vec<View> {
+    views.views().iter().collect()
 }

@@ -380,7 +380,10 @@ impl Step<'_, '_> {
                     let sent: Vec<View> = exchange.sends.iter().map(|send| send.view).collect();
                     self.memory.prefetch(&sent)
                 }
-                Work::Collective(collective) => self.memory.prefetch(collective.kind.sources()),
+                Work::Collective(collective) => {
+                    let sources: Vec<View> = collective.kind.sources().iter().collect();
+                    self.memory.prefetch(&sources)
+                }
                 Work::Compute { .. } | Work::Load(_) | Work::Store(_) => None,
             };
             self.fetches.push(Fetch {

@@ -176,7 +176,9 @@ fn keep_own(program: &mut Program, site: TaskSite) -> bool {
     let members = program.mesh.group(rank, group);
     let distribution = members.iter().position(|&member| member == rank).unwrap();
     let (source, target) = match kind {
-        CollectiveKind::ReduceScatter { sources, target } => (sources[distribution], target),
+        CollectiveKind::ReduceScatter { sources, target } => {
+            (sources.views().get(distribution).unwrap(), target)
+        }
         CollectiveKind::AllReduce { views } => (views[0], views[0]),
         CollectiveKind::AllGather { .. } | CollectiveKind::AllToAll { .. } => return false,
     };
@@ -249,7 +251,7 @@ fn mutate_collective(program: &Program, draws: &mut Draws) -> Option<(Program, S
                 let CollectiveKind::ReduceScatter { sources, .. } = &found.kind else {
                     return false;
                 };
-                let (source, targets) = (sources[0], sources.clone());
+                let (source, targets) = (sources.views().get(0).unwrap(), sources.clone());
                 found.kind = CollectiveKind::AllGather { source, targets };
             }
         }
@@ -262,11 +264,11 @@ fn mutate_collective(program: &Program, draws: &mut Draws) -> Option<(Program, S
 /// Two views of a collective in the place of each other, if it has two that differ.
 fn swap_views(mutant: &mut Program, site: TaskSite, draws: &mut Draws) -> bool {
     match &mut collective(mutant, site).kind {
-        CollectiveKind::ReduceScatter { sources, .. } => swap_two(sources, draws),
-        CollectiveKind::AllGather { targets, .. } => swap_two(targets, draws),
+        CollectiveKind::ReduceScatter { sources, .. } => swap_two(sources.each_mut(), draws),
+        CollectiveKind::AllGather { targets, .. } => swap_two(targets.each_mut(), draws),
         CollectiveKind::AllToAll { sources, targets } => {
             let views = if draws.one_in(2) { sources } else { targets };
-            swap_two(views, draws)
+            swap_two(views.each_mut(), draws)
         }
         CollectiveKind::AllReduce { .. } => false,
     }

@@ -183,7 +183,7 @@ fn an_allgather_with_parts_of_unequal_size() {
             submesh: None,
             kind: CollectiveKind::AllGather {
                 source: part(&mine, 3, 0, sizes[rank]),
-                targets: targets.to_vec(),
+                targets: targets.to_vec().into(),
             },
         });
         add_task(&mut body, "gather", &[], work);

@@ -67,6 +67,7 @@ fn sum_body(rank: usize, shares: &[usize], dtype: Dtype, lay: Lay, in_place: boo
     add_task(&mut body, "sum", &[], all_reduce(3, group(), whole));
     let sources = parts(&addends, shares);
     let target = if in_place { sources[rank] } else { apart };
+    let sources = sources.into();
     let scatter = CollectiveKind::ReduceScatter { sources, target };
     add_task(&mut body, "share", &[], collective(4, scatter));
     body
@@ -110,9 +111,9 @@ where
         for step in 0..STEPS {
             let values = of_step(rank, step);
             let mut rest = values.as_slice();
-            for source in sources {
+            for source in sources.views().iter() {
                 let (mine, after) = rest.split_at(source.volume());
-                set(&mut runner, &body, source, mine);
+                set(&mut runner, &body, &source, mine);
                 rest = after;
             }
             set(&mut runner, &body, sum, &values);
@@ -127,11 +128,11 @@ where
             let got = get::<T>(&mut runner, &body, target);
             assert!(got == share, "rank {rank}, {what}: {got:?}");
             assert!(get::<T>(&mut runner, &body, sum) == expected, "{what}");
-            for (place, source) in sources.iter().enumerate() {
+            for (place, source) in sources.views().iter().enumerate() {
                 let start: usize = shares[..place].iter().sum();
                 let kept = &values[start..start + shares[place]];
-                let is_kept = get::<T>(&mut runner, &body, source) == kept;
-                assert!(is_kept || source == target, "{what}: source {place}");
+                let is_kept = get::<T>(&mut runner, &body, &source) == kept;
+                assert!(is_kept || source == *target, "{what}: source {place}");
             }
         }
         // What lies in the gaps is left alone.
@@ -179,8 +180,8 @@ fn turn_body(rank: usize, ranks: usize, size: Size, dtype: Dtype, lay: Lay) -> B
     let source = row(&mut body, dtype, sent.iter().sum(), lay != Lay::Dense);
     let target = row(&mut body, dtype, received.iter().sum(), lay == Lay::Gaps);
     let turn = CollectiveKind::AllToAll {
-        sources: parts(&source, &sent),
-        targets: parts(&target, &received),
+        sources: parts(&source, &sent).into(),
+        targets: parts(&target, &received).into(),
     };
     add_task(&mut body, "turn", &[], collective(5, turn));
     body
@@ -206,19 +207,26 @@ where
         };
         let mut runner = runner(mesh, rank, &body, transport, no_samples(), &cancel);
         for step in 0..STEPS {
-            for (to, source) in sources.iter().enumerate() {
-                set(&mut runner, &body, source, &part(rank, to, step));
+            for (to, source) in sources.views().iter().enumerate() {
+                set(&mut runner, &body, &source, &part(rank, to, step));
             }
             be_late(rank, ranks, step);
             runner.step(&body, &Inputs::default())?;
-            for (from, target) in targets.iter().enumerate() {
-                let got = get::<T>(&mut runner, &body, target);
+            for (from, target) in targets.views().iter().enumerate() {
+                let got = get::<T>(&mut runner, &body, &target);
                 assert_eq!(got, part(from, rank, step), "{from} to {rank} of {ranks}");
             }
         }
         let all = get::<T>(&mut runner, &body, &whole(&body, 1));
         let filled = all.iter().filter(|&&value| value != T::default()).count();
-        assert_eq!(filled, targets.iter().map(View::volume).sum::<usize>());
+        assert_eq!(
+            filled,
+            targets
+                .views()
+                .iter()
+                .map(|view| view.volume())
+                .sum::<usize>()
+        );
         Ok(())
     })
     .expect("every rank ends well");
@@ -262,16 +270,16 @@ fn groups_that_overlap_and_kinds_that_share_a_step() {
         let members = mesh.group_size(group);
         let sizes = vec![2; members];
         let source = row(&mut body, Dtype::F64, 2 * members, false);
-        let sources = parts(&source, &sizes);
+        let sources = parts(&source, &sizes).into();
         let kind = if sequence < 2 {
             let target = row(&mut body, Dtype::F64, 2, false);
             CollectiveKind::ReduceScatter { sources, target }
         } else {
             let target = row(&mut body, Dtype::F64, 2 * members, false);
-            let targets = parts(&target, &sizes);
+            let targets = parts(&target, &sizes).into();
             CollectiveKind::AllToAll { sources, targets }
         };
-        all.push((group, source, kind.targets().to_vec()));
+        all.push((group, source, kind.targets().iter().collect::<Vec<View>>()));
         let work = Work::Collective(Collective {
             sequence: sequence as u32,
             group,

@@ -5,8 +5,8 @@ use crate::barrier::{EarlyEnd, median_of_slowest, run_ranks};
 use crate::other_memory::OtherMemory;
 use partita_oracle::{LinkSizes, LinkTimes, TransferTime};
 use partita_program::{
-    Access, Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, Origin, Phase,
-    Program, ProgramKind, Receive, Role, Send, Staging, Task, TaskId, View, Work,
+    Access, Body, Buffer, BufferId, Collective, CollectiveKind, Dtype, Exchange, MemberViews,
+    Origin, Phase, Program, ProgramKind, Receive, Role, Send, Staging, Task, TaskId, View, Work,
 };
 use partita_run::{Arena, RunError, Transport};
 use partita_space::{Axis, AxisSet, Bytes, Mesh, Offset, Rank, Seconds};
@@ -692,7 +692,7 @@ fn shared(
     }
 }
 
-fn rows(buffer: u32, count: usize, length: usize) -> Vec<View> {
+fn rows(buffer: u32, count: usize, length: usize) -> MemberViews {
     (0..count).map(|at| row(buffer, at, length)).collect()
 }
 

@@ -71,28 +71,29 @@ impl Transport for Slow {
         let members = self.mesh.group_size(collective.group);
         let buffers = &memory.body().buffers;
         let (bytes, sent): (Bytes, _) = match &collective.kind {
-            CollectiveKind::AllReduce { views } => (views[0].bytes(buffers), &views[0]),
-            CollectiveKind::AllGather { source, targets } => {
+            CollectiveKind::AllReduce { views } => (views[0].bytes(buffers), views[0]),
+            kind @ CollectiveKind::AllGather { source, .. } => {
+                let targets = kind.targets();
                 assert_eq!(targets.len(), members);
                 assert!(targets.iter().all(|target| target.extent == source.extent));
-                let bytes = targets.iter().map(|target| target.bytes(buffers)).sum();
-                (bytes, source)
+                (targets.bytes(buffers), *source)
             }
-            CollectiveKind::ReduceScatter { sources, target } => {
+            kind @ CollectiveKind::ReduceScatter { target, .. } => {
+                let sources = kind.sources();
                 assert_eq!(sources.len(), members);
                 assert!(sources.iter().all(|source| source.extent == target.extent));
-                let bytes = sources.iter().map(|source| source.bytes(buffers)).sum();
-                (bytes, &sources[0])
+                (sources.bytes(buffers), sources.get(0).unwrap())
             }
-            CollectiveKind::AllToAll { sources, targets } => {
+            kind @ CollectiveKind::AllToAll { .. } => {
+                let (sources, targets) = (kind.sources(), kind.targets());
                 assert_eq!((sources.len(), targets.len()), (members, members));
-                let mut both = sources.iter().chain(targets);
-                assert!(both.all(|view| view.extent == sources[0].extent));
-                let bytes = sources.iter().map(|source| source.bytes(buffers)).sum();
-                (bytes, &sources[0])
+                let first = sources.get(0).unwrap();
+                let mut both = sources.iter().chain(targets.iter());
+                assert!(both.all(|view| view.extent == first.extent));
+                (sources.bytes(buffers), first)
             }
         };
-        check_sent(memory, sent, bytes);
+        check_sent(memory, &sent, bytes);
         self.begin(task, bytes.0);
         Ok(true)
     }

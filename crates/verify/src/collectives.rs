@@ -1,7 +1,7 @@
 //! Agreement of the members of collectives.
 
 use crate::{Case, Fault, matching::region_difference};
-use partita_program::{Collective, CollectiveKind, Dtype, Group, View, Work};
+use partita_program::{Collective, CollectiveKind, Dtype, Group, View, Views, Work};
 use partita_space::{Rank, Region};
 use std::collections::HashMap;
 
@@ -190,10 +190,10 @@ impl<'p> At<'_, 'p> {
         let expected = group.members.len();
         let counts = match kind {
             CollectiveKind::AllReduce { .. } => [None, None],
-            CollectiveKind::AllGather { targets, .. } => [None, Some(targets.len())],
-            CollectiveKind::ReduceScatter { sources, .. } => [Some(sources.len()), None],
+            CollectiveKind::AllGather { targets, .. } => [None, Some(targets.views().len())],
+            CollectiveKind::ReduceScatter { sources, .. } => [Some(sources.views().len()), None],
             CollectiveKind::AllToAll { sources, targets } => {
-                [Some(sources.len()), Some(targets.len())]
+                [sources, targets].map(|views| Some(views.views().len()))
             }
         };
         for (what, got) in ["sources", "targets"].into_iter().zip(counts) {
@@ -237,9 +237,9 @@ impl<'p> At<'_, 'p> {
     fn part_differences(&self, group: &Members) -> impl Iterator<Item = (Rank, String)> {
         let kind = &self.collective.kind;
         // With the index of the view in a bucket.
-        let each = |views: &[View]| {
-            let views = group.members.iter().zip(views);
-            views.map(|(&member, &view)| (member, 0, view)).collect()
+        let each = |views: Views<'_>| {
+            let views = group.members.iter().zip(views.iter());
+            views.map(|(&member, view)| (member, 0, view)).collect()
         };
         let mine: Vec<(Rank, usize, View)> = match kind {
             CollectiveKind::AllReduce { views } => {
@@ -247,9 +247,10 @@ impl<'p> At<'_, 'p> {
                 let views = |&member| (0..views.len()).map(move |at| (member, at, views[at]));
                 firsts.flat_map(views).collect()
             }
-            CollectiveKind::AllGather { targets, .. } => each(targets),
-            CollectiveKind::ReduceScatter { sources, .. }
-            | CollectiveKind::AllToAll { sources, .. } => each(sources),
+            CollectiveKind::AllGather { .. } => each(kind.targets()),
+            CollectiveKind::ReduceScatter { .. } | CollectiveKind::AllToAll { .. } => {
+                each(kind.sources())
+            }
         };
         let rank = self.rank;
         let positions = group.members.iter().copied().enumerate();
@@ -266,7 +267,7 @@ impl<'p> At<'_, 'p> {
         mine.into_iter().filter_map(move |(member, at, view)| {
             let reasons = senders.iter().filter_map(|&(position, sender)| {
                 let theirs = self.counterpart(member, position, at)?;
-                self.part_difference((sender, &view), (member, theirs))
+                self.part_difference((sender, &view), (member, &theirs))
             });
             Some((member, reasons.into_iter().next()?))
         })
@@ -274,16 +275,16 @@ impl<'p> At<'_, 'p> {
 
     /// The view of another member that meets one of the member at this place, or that at this index of its bucket;
     /// none where that one takes part in something else.
-    fn counterpart(&self, member: Rank, position: usize, at: usize) -> Option<&'p View> {
+    fn counterpart(&self, member: Rank, position: usize, at: usize) -> Option<View> {
         let other = self.of(member)?;
         if self.difference(other).is_some() {
             return None;
         }
         match &other.kind {
-            CollectiveKind::AllReduce { views } => views.get(at),
-            CollectiveKind::AllGather { source, .. } => Some(source),
-            CollectiveKind::ReduceScatter { target, .. } => Some(target),
-            CollectiveKind::AllToAll { targets, .. } => targets.get(position),
+            CollectiveKind::AllReduce { views } => views.get(at).copied(),
+            CollectiveKind::AllGather { source, .. } => Some(*source),
+            CollectiveKind::ReduceScatter { target, .. } => Some(*target),
+            CollectiveKind::AllToAll { targets, .. } => targets.views().get(position),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{Case, Fault};
 use partita_program::descriptor::{Descriptor, Flow, SumRole};
 use partita_program::{
     Access, Body, BufferId, Collective, Exchange, GRADIENT_SQUARES, Group, Kernel, Load, Output,
-    Role, View, When, Work,
+    Role, View, Views, When, Work,
 };
 use partita_space::{Rank, Region, Submesh};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -568,8 +568,9 @@ impl<'p> Interpreter<'_, 'p> {
         &mut self,
         collective: &Collective,
         part: u32,
-        (sources, targets): (&[View], &[View]),
+        (sources, targets): (Views<'_>, Views<'_>),
     ) {
+        let [sources, targets] = [sources, targets].map(Views::joined);
         let is_followed = |view: &&View| !self.role(view).is_activation();
         let mine = sources
             .iter()

@@ -160,12 +160,12 @@ impl Memory<'_, '_> {
     /// have the same position in their group.
     fn is_in_place(&self, collective: &Collective) -> bool {
         let (one, each) = match &collective.kind {
-            CollectiveKind::AllGather { source, targets } => (source, targets),
-            CollectiveKind::ReduceScatter { sources, target } => (target, sources),
+            CollectiveKind::AllGather { source, targets } => (source, targets.views()),
+            CollectiveKind::ReduceScatter { sources, target } => (target, sources.views()),
             CollectiveKind::AllReduce { .. } | CollectiveKind::AllToAll { .. } => return false,
         };
         let (case, kind) = (self.case, collective.group());
-        let shared = each.iter().enumerate().filter(|&(_, view)| view == one);
+        let shared = each.iter().enumerate().filter(|(_, view)| view == one);
         let shared: Vec<usize> = shared.map(|(position, _)| position).collect();
         case.ranks_in(self.class, kind).iter().all(|&rank| {
             let members = kind.members(&case.program.mesh, rank);

@@ -11,7 +11,8 @@ use crate::lost::unread;
 use crate::{BufferRegion, Case, Fault};
 use partita_program::descriptor::{Flow, Layout, Operand, Over, SumRole};
 use partita_program::{
-    Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, TaskSite, View, Work,
+    Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, TaskSite, View, Views,
+    Work,
 };
 use partita_space::{AxisList, AxisSet, Offset, Rank, Region};
 use std::collections::HashMap;
@@ -554,8 +555,9 @@ impl<'p> Interpreter<'_, 'p> {
         &mut self,
         collective: &Collective,
         part: u32,
-        (sources, targets): (&[View], &[View]),
+        (sources, targets): (Views<'_>, Views<'_>),
     ) {
+        let [sources, targets] = [sources, targets].map(Views::joined);
         let mine = sources
             .iter()
             .map(|view| self.read(view))

@@ -93,7 +93,12 @@ impl Rules<'_> {
             }
             CollectiveKind::AllGather { .. } => {}
             CollectiveKind::ReduceScatter { .. } | CollectiveKind::AllToAll { .. } => {
-                let views = || kind.sources().iter().chain(kind.targets());
+                let views = || {
+                    kind.sources()
+                        .joined()
+                        .iter()
+                        .chain(kind.targets().joined())
+                };
                 let Some(first) = views().next().map(|view| self.dtype_of(view)) else {
                     return;
                 };

@@ -154,12 +154,12 @@ impl Form {
             })
         };
         let sum = CollectiveKind::ReduceScatter {
-            sources: along(GRADIENT, 4, self.elements),
+            sources: along(GRADIENT, 4, self.elements).into(),
             target: whole(SHARE),
         };
         let turn = CollectiveKind::AllToAll {
-            sources: along(ROWS, 3, self.table[1]),
-            targets: along(COLUMNS, 2, self.table[0]),
+            sources: along(ROWS, 3, self.table[1]).into(),
+            targets: along(COLUMNS, 2, self.table[0]).into(),
         };
         let task = |after: &[u32], work| Task {
             origin: Origin {
@@ -199,14 +199,14 @@ fn kind_of(program: &mut Program, class: usize, task: usize) -> &mut CollectiveK
 
 fn scatter(program: &mut Program, class: usize) -> (&mut Vec<View>, &mut View) {
     match kind_of(program, class, SUM) {
-        CollectiveKind::ReduceScatter { sources, target } => (sources, target),
+        CollectiveKind::ReduceScatter { sources, target } => (sources.each_mut(), target),
         other => panic!("{} is no reduce-scatter", other.name()),
     }
 }
 
 fn turn(program: &mut Program, class: usize) -> (&mut Vec<View>, &mut Vec<View>) {
     match kind_of(program, class, TURN) {
-        CollectiveKind::AllToAll { sources, targets } => (sources, targets),
+        CollectiveKind::AllToAll { sources, targets } => (sources.each_mut(), targets.each_mut()),
         other => panic!("{} is no all-to-all", other.name()),
     }
 }

@@ -358,7 +358,7 @@ fn broken_collectives() {
             "another kind",
             |p| {
                 let source = part(LINE, 0, 0);
-                let targets = vec![source; 5];
+                let targets = vec![source; 5].into();
                 collective(p, 1, SUM_LOSS).kind = CollectiveKind::AllGather { source, targets };
             },
             "CollectiveDiffers",
@@ -369,7 +369,7 @@ fn broken_collectives() {
                 if let CollectiveKind::AllGather { targets, .. } =
                     &mut collective(p, 1, GATHER).kind
                 {
-                    targets.pop();
+                    targets.each_mut().pop();
                 }
             },
             "PartCount",
@@ -380,7 +380,7 @@ fn broken_collectives() {
                 if let CollectiveKind::AllGather { targets, .. } =
                     &mut collective(p, 1, GATHER).kind
                 {
-                    targets.swap(1, 3);
+                    targets.each_mut().swap(1, 3);
                 }
             },
             "CollectiveDiffers",

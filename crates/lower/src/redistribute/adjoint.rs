@@ -244,7 +244,7 @@ impl Redistribution {
             assert_eq!(theirs.sequence, collective.sequence);
             let views = theirs.kind.sources().iter();
             views
-                .map(|view| get(bodies, memory, member, view))
+                .map(|view| get(bodies, memory, member, &view))
                 .collect()
         };
         let sum = |part: usize| {
@@ -263,12 +263,13 @@ impl Redistribution {
                 .map(|part| (views[part], sum(part)))
                 .collect(),
             CollectiveKind::ReduceScatter { target, .. } => vec![(*target, sum(me))],
-            CollectiveKind::AllGather { targets, .. } => from_all(0)
-                .map(|(at, part)| (targets[at], given(at).swap_remove(part)))
-                .collect(),
-            CollectiveKind::AllToAll { targets, .. } => from_all(me)
-                .map(|(at, part)| (targets[at], given(at).swap_remove(part)))
-                .collect(),
+            kind @ (CollectiveKind::AllGather { .. } | CollectiveKind::AllToAll { .. }) => {
+                let is_gather = matches!(kind, CollectiveKind::AllGather { .. });
+                let parts = from_all(if is_gather { 0 } else { me });
+                let into = kind.targets().iter().zip(parts);
+                into.map(|(target, (at, part))| (target, given(at).swap_remove(part)))
+                    .collect()
+            }
         }
     }
 

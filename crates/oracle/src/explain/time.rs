@@ -88,7 +88,7 @@ fn factor(task: &Task, body: &Body) -> Option<LimitingFactor> {
 
 /// Whether a collective moves parameters or their gradients, which are sharded.
 fn is_of_weights(collective: &Collective, body: &Body) -> bool {
-    let views = collective.kind.sources().iter();
+    let views = collective.kind.sources().joined().iter();
     let mut roles = views.map(|view| body.buffer(view.buffer).role);
     roles.any(|role| match role {
         Role::Parameter

@@ -61,7 +61,7 @@ pub(super) fn exchanges_activations(program: &Program) -> bool {
             views.any(|view| is_activation(body, view))
         }
         Work::Collective(collective) => {
-            let mut views = collective.kind.sources().iter();
+            let mut views = collective.kind.sources().joined().iter();
             views.any(|view| is_activation(body, view))
         }
         Work::Compute { .. } | Work::Load(_) | Work::Store(_) => false,

@@ -11,7 +11,8 @@ use crate::cost::{
     Progress, SampleRead, link,
 };
 use partita_program::{
-    Body, BufferId, Collective, CollectiveKind, Count, Kernel, KernelShape, Program, View, Work,
+    Body, BufferId, Collective, CollectiveKind, Count, Kernel, KernelShape, Program, View, Views,
+    Work,
 };
 use partita_run::Trace;
 use partita_space::{Bytes, Rank, Seconds};
@@ -587,57 +588,59 @@ impl Builder<'_> {
         let members = &groups.members[group as usize];
         let class_of = &self.program.class_of;
         let firsts = &self.firsts_of[&(axes, group)];
-        // Of each class, the bytes of each view and of all.
-        let mut sources: Vec<(Vec<Bytes>, Bytes)> = Vec::with_capacity(firsts.len());
+        // What a member of each class sends.
+        let mut sources: Vec<(Views<'_>, &Body)> = Vec::with_capacity(firsts.len());
         for &(_, member) in firsts {
-            let views = self.source_bytes(rank, member, sequence)?;
-            let total = views.iter().copied().sum();
-            sources.push((views, total));
+            sources.push(self.sources(rank, member, sequence)?);
         }
-        let source = |member: &Rank| {
-            let found = firsts.binary_search_by_key(&class_of[*member], |(class, _)| *class);
-            &sources[found.unwrap_or_default()]
+        let bytes_of = |(views, body): (Views<'_>, &Body)| -> Vec<Bytes> {
+            let precision = self.costs.precision();
+            let bytes = |view: View| transferred(&view, &body.buffers, precision);
+            views.iter().map(bytes).collect()
         };
-        let bytes = |view: &View| transferred(view, &body.buffers, self.costs.precision());
+        let place = |member: Rank| {
+            let found = firsts.binary_search_by_key(&class_of[member], |(class, _)| *class);
+            found.unwrap_or_default()
+        };
+        let mine = || bytes_of((collective.kind.sources(), body));
         Ok(match &collective.kind {
-            CollectiveKind::AllReduce { views } => Moved::AllReduce(views.iter().map(bytes).sum()),
+            CollectiveKind::AllReduce { .. } => Moved::AllReduce(mine().into_iter().sum()),
             CollectiveKind::AllGather { .. } => {
-                Moved::AllGather(members.iter().map(|member| source(member).1).collect())
+                let given = sources
+                    .iter()
+                    .map(|&views| bytes_of(views).into_iter().sum());
+                let given: Vec<Bytes> = given.collect();
+                let members = members.iter();
+                Moved::AllGather(members.map(|&member| given[place(member)]).collect())
             }
-            CollectiveKind::ReduceScatter { sources, .. } => {
-                Moved::ReduceScatter(sources.iter().map(bytes).collect())
-            }
+            CollectiveKind::ReduceScatter { .. } => Moved::ReduceScatter(mine()),
             CollectiveKind::AllToAll { .. } => {
-                let sent = members.iter().enumerate().flat_map(|(place, member)| {
-                    let others = source(member).0.iter().enumerate();
-                    others.filter(move |&(to, _)| to != place)
+                let given: Vec<Vec<Bytes>> = sources.iter().map(|&views| bytes_of(views)).collect();
+                let sent = members.iter().enumerate().flat_map(|(at, &member)| {
+                    let others = given[place(member)].iter().enumerate();
+                    others.filter(move |&(to, _)| to != at)
                 });
+                let totals = given.iter().map(|views| views.iter().copied().sum());
                 Moved::AllToAll(AlltoallBlocks {
                     largest: sent.map(|(_, &bytes)| bytes).max().unwrap_or_default(),
-                    given: sources.iter().map(|one| one.1).max().unwrap_or_default(),
+                    given: totals.max().unwrap_or_default(),
                 })
             }
         })
     }
 
-    /// Bytes that a member contributes to a collective, by view.
-    fn source_bytes(
+    /// What a member sends in a collective.
+    fn sources(
         &self,
         rank: Rank,
         member: Rank,
         sequence: u32,
-    ) -> Result<Vec<Bytes>, SimulateError> {
+    ) -> Result<(Views<'_>, &Body), SimulateError> {
         let index = self.program.class_of[member] as usize;
         let body = &self.program.bodies[index];
         let task = self.body_costs[index].collectives.get(&sequence);
         match task.map(|&id| &body.tasks[id].work) {
-            Some(Work::Collective(collective)) => {
-                let sources = collective.kind.sources().iter();
-                let precision = self.costs.precision();
-                Ok(sources
-                    .map(|view| transferred(view, &body.buffers, precision))
-                    .collect())
-            }
+            Some(Work::Collective(collective)) => Ok((collective.kind.sources(), body)),
             Some(Work::Compute { .. } | Work::Exchange(_) | Work::Load(_) | Work::Store(_))
             | None => Err(SimulateError::Unmatched {
                 rank,

@@ -276,7 +276,7 @@ impl BodyBuilder {
     ) -> u32 {
         let kind = CollectiveKind::AllGather {
             source: view(elements),
-            targets: vec![view(elements); members],
+            targets: vec![view(elements); members].into(),
         };
         self.collective(phase, after, sequence, group, kind)
     }

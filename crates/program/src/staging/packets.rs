@@ -2,7 +2,7 @@
 
 use super::Staging;
 use crate::prefetch;
-use crate::{Body, Collective, CollectiveKind, Dtype, Exchange, Lane, Task, View, Work};
+use crate::{Body, Collective, CollectiveKind, Dtype, Exchange, Lane, Task, View, Views, Work};
 use partita_space::{Bytes, Mesh};
 
 /// Largest allreduce in which every member adds the parts of all others, which saves a round trip. Smaller
@@ -103,19 +103,20 @@ impl Packets {
     pub fn of_collective(collective: &Collective, body: &Body, mesh: &Mesh) -> Self {
         let others = collective.group().size(mesh).saturating_sub(1);
         let kind = &collective.kind;
-        let mut views = kind.sources().iter().chain(kind.targets());
         // A member's own part passes through a packet where it is not contiguous.
-        let is_direct = views.all(|view| body.is_dense(view)) && !kind.is_bucket();
+        let is_direct =
+            are_dense(body, kind.sources()) && are_dense(body, kind.targets()) && !kind.is_bucket();
         let own = usize::from(!is_direct);
-        let each = |views: &[View]| {
-            views
-                .iter()
-                .map(|view| (packet_size(body, view), 1))
+        let each = |views: Views<'_>| {
+            let dtype = dtype_of(body, views);
+            let sizes = views.extents().into_iter();
+            sizes
+                .map(|(extent, count)| ((dtype, extent.iter().product()), count))
                 .collect()
         };
         match kind {
             CollectiveKind::AllReduce { views } => {
-                let (dtype, elements) = packet_size_of_all(body, views);
+                let (dtype, elements) = packet_size_of_all(body, Views::Each(views));
                 let is_small = (elements * dtype.size()) as u64 <= SMALL_SUM.0;
                 let chunk = if is_small {
                     elements
@@ -131,7 +132,7 @@ impl Packets {
             }
             CollectiveKind::ReduceScatter { sources, target } => {
                 let target = packet_size(body, target);
-                let all: Vec<(PacketSize, usize)> = each(sources);
+                let all: Vec<(PacketSize, usize)> = each(sources.views());
                 Self {
                     out: if is_direct { without(all, target) } else { all },
                     into: vec![(target, others)],
@@ -141,12 +142,12 @@ impl Packets {
                 let source = packet_size(body, source);
                 Self {
                     out: vec![(source, others + own)],
-                    into: without(each(targets), source),
+                    into: without(each(targets.views()), source),
                 }
             }
             CollectiveKind::AllToAll { sources, targets } => Self {
-                out: each(sources),
-                into: each(targets),
+                out: each(sources.views()),
+                into: each(targets.views()),
             },
         }
     }
@@ -154,7 +155,7 @@ impl Packets {
     /// The packets of a collective of a library, which needs contiguous send and receive buffers, and sums no bf16.
     pub fn of_library(collective: &Collective, body: &Body) -> Self {
         let kind = &collective.kind;
-        let piece = |views: &[View]| {
+        let piece = |views: Views<'_>| {
             let (dtype, elements) = packet_size_of_all(body, views);
             let dtype = if kind.is_sum() {
                 dtype.arithmetic()
@@ -210,8 +211,8 @@ impl Packets {
 
 /// All but one packet of a size.
 fn without(mut sizes: Vec<(PacketSize, usize)>, size: PacketSize) -> Vec<(PacketSize, usize)> {
-    if let Some(at) = sizes.iter().position(|one| one.0 == size) {
-        sizes.swap_remove(at);
+    if let Some(one) = sizes.iter_mut().find(|one| one.0 == size && one.1 > 0) {
+        one.1 -= 1;
     }
     sizes
 }
@@ -227,12 +228,31 @@ pub fn packet_bytes((dtype, elements): PacketSize) -> Bytes {
 }
 
 /// The size of a packet with all of these views, which have one type.
-fn packet_size_of_all(body: &Body, views: &[View]) -> PacketSize {
-    let dtype = views
-        .first()
-        .map_or(Dtype::F32, |view| packet_size(body, view).0);
-    let volumes = views.iter().map(View::volume);
-    (dtype, volumes.fold(0, usize::saturating_add))
+fn packet_size_of_all(body: &Body, views: Views<'_>) -> PacketSize {
+    let volumes = views.joined().iter().map(View::volume);
+    let elements = volumes.fold(0, usize::saturating_add);
+    (dtype_of(body, views), elements)
+}
+
+fn dtype_of(body: &Body, views: Views<'_>) -> Dtype {
+    let first = views.joined().first();
+    first.map_or(Dtype::F32, |view| body.buffer(view.buffer).dtype)
+}
+
+/// Whether each view is contiguous.
+fn are_dense(body: &Body, views: Views<'_>) -> bool {
+    match views {
+        Views::Each(views) => views.iter().all(|view| body.is_dense(view)),
+        Views::Split(split) => {
+            let mut extents = views.extents().into_iter();
+            extents.all(|(extent, _)| {
+                body.is_dense(&View {
+                    extent,
+                    ..split.whole
+                })
+            })
+        }
+    }
 }
 
 fn packet_size(body: &Body, view: &View) -> PacketSize {
