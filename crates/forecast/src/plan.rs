@@ -20,12 +20,12 @@ use crate::training::{
 use figures::Figures;
 use partita_cluster::Software;
 use partita_graph::Graph;
-use partita_lower::{BatchNormStatistics, Request, Setting, Strategy};
-use partita_oracle::{Prediction, Simulation, add_paths};
+use partita_lower::{BatchNormStatistics, LowerError, Request, Setting, Strategy, lower_ranks};
+use partita_oracle::{LayerPrecision, Prediction, Simulation, add_paths, precision};
 use partita_plan::{RankedStrategy, Refusal};
-use partita_program::ProgramKind;
+use partita_program::{Body, Dtype, ProgramKind};
 use partita_site::{Context, Event};
-use partita_space::{Axis, Bytes, Help, Seconds};
+use partita_space::{AXES, Axis, Bytes, Help, Seconds};
 use serde::{Serialize, Serializer};
 use std::time::Instant;
 
@@ -255,9 +255,11 @@ pub fn plan(context: &Context, request: &PlanRequest) -> Result<Planned, Plannin
         figures: figures.transpose()?,
         front: request.front,
         kernels_pinned: target.machine.pins_kernels(),
-        none_fits: best
-            .is_none()
-            .then(|| none_fits(&found, training, (memory, target.reserve))),
+        none_fits: best.is_none().then(|| {
+            let has_bf16 = target.has_precision(LayerPrecision::Bf16);
+            let lowering = has_bf16.then_some(lowering);
+            none_fits(&found, lowering, training, (memory, target.reserve))
+        }),
     })
 }
 
@@ -315,9 +317,10 @@ fn explain_best(
     Ok((explanation, epoch.transpose()?))
 }
 
-/// The error if no strategy fits, with advice.
+/// The error if no strategy fits, with advice. `lowering` is of programs that may be in bf16.
 fn none_fits(
     found: &[RankedStrategy],
+    lowering: Option<Request<'_>>,
     asked: &Training,
     (memory, reserve): (Bytes, Reserve),
 ) -> PlanningError {
@@ -325,6 +328,13 @@ fn none_fits(
     let needed = |one: &RankedStrategy| Some(one.memory_needed()? + reserve.total());
     let needs = found.iter().filter_map(|one| Some((needed(one)?, one)));
     let least = needs.min_by_key(|&(needed, _)| needed);
+    let in_half = least.and_then(|(_, one)| {
+        let needed = in_half(lowering?, &one.strategy)? + reserve.total();
+        (needed <= memory).then(|| {
+            let needed = shown(needed);
+            format!("with `--precision bf16` that strategy fits, it takes about {needed}")
+        })
+    });
     let least =
         least.map(|(needed, one)| format!("{} of memory, with `{}`", shown(needed), one.strategy));
     let is_untried = |one: &&RankedStrategy| one.refusal == Some(Refusal::Untried);
@@ -354,7 +364,7 @@ fn none_fits(
                 "`partita predict` tells whether `{}` fits, whose program is too large for a search",
                 large.strategy
             )),
-            None => Help::none(),
+            None => in_half.map_or(Help::none(), Help::advice),
         };
         help.nearest(format_args!("more ranks{smaller} or at least {least}"))
     } else {
@@ -372,6 +382,26 @@ fn none_fits(
         batch,
         remedy,
     }
+}
+
+/// What a strategy needs on some ranks with activations in bf16, if it is not half a precision already.
+fn in_half(lowering: Request<'_>, strategy: &Strategy) -> Option<Bytes> {
+    let request = Request {
+        strategy,
+        dtype: Dtype::Bf16,
+        ..lowering
+    };
+    let mesh = strategy.mesh();
+    let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
+    let ranks = [0, middle, mesh.ranks() - 1];
+    let bodies = match lowering.dtype {
+        Dtype::F32 => lower_ranks(&request, &ranks).ok()?,
+        Dtype::F64 | Dtype::Bf16 | Dtype::F16 | Dtype::I16 => return None,
+    };
+    let need =
+        |body: Result<Body, LowerError>| Some(precision::memory(&body.ok()?, LayerPrecision::Bf16));
+    let needs: Option<Vec<Bytes>> = bodies.map(need).collect();
+    needs?.into_iter().max()
 }
 
 /// A size as it is shown, but never rounded to less.

@@ -91,6 +91,16 @@ impl<'c> Target<'c> {
         })
     }
 
+    /// Whether a training may have this precision.
+    pub fn has_precision(&self, precision: LayerPrecision) -> bool {
+        match self.machine.described() {
+            Some(described) => {
+                described.has_precision(&self.software, (self.input.source, precision))
+            }
+            None => check_measured(precision).is_ok(),
+        }
+    }
+
     /// Evaluates all strategies for a number of ranks within limits, best first. What the software reserves is taken off
     /// their memory.
     ///

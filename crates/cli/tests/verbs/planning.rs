@@ -107,6 +107,32 @@ fn what_would_help_where_nothing_suits_does_help() {
     let enough = needed.replace(' ', "");
     *asked.last_mut().unwrap() = &enough;
     assert!(answer(&asked).contains("data=1"), "{enough}");
+    // Little less is enough for activations of half the size.
+    let deep = [
+        "plan",
+        "unet3d@128",
+        "--ranks",
+        "1",
+        "--batch",
+        "1",
+        "--machine",
+        "lassen",
+        "--no-io",
+    ];
+    let mut asked = deep.to_vec();
+    asked.extend(["--memory", "3GiB"]);
+    let text = told(&asked);
+    let advice = "with `--precision bf16` that strategy fits, it takes about ";
+    let (_, needed) = text.split_once(advice).expect(&text);
+    let enough = needed.lines().next().unwrap().replace([' ', ')'], "");
+    asked.extend(["--precision", "bf16"]);
+    for memory in ["3GiB", &enough] {
+        asked[10] = memory;
+        assert!(answer(&asked).contains("data=1"), "{memory}");
+    }
+    asked[10] = "1GiB";
+    asked.truncate(11);
+    assert!(!told(&asked).contains("bf16"));
 }
 
 #[test]

@@ -102,6 +102,15 @@ impl DescribedMachine {
             machine,
         })
     }
+
+    /// Whether software computes in a precision on it.
+    pub fn has_precision(
+        &self,
+        software: &Software,
+        (input, precision): (InputSource, LayerPrecision),
+    ) -> bool {
+        costs((&self.machine, software), input, precision).is_ok()
+    }
 }
 
 impl TargetMachine for DescribedMachine {
