@@ -58,7 +58,7 @@ impl Graph {
             return false;
         };
         let is_tiling = |graph: &Self| pool.is_tiling(graph.node(node.inputs[0]).shape.extent);
-        let is_mean = matches!(pool.kind, PoolKind::Average { .. });
+        let is_mean = matches!(pool.kind, PoolKind::AverageAll | PoolKind::AverageInside);
         is_mean && !pool.is_adaptive() && is_tiling(self) && !is_tiling(other)
     }
 

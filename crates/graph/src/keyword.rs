@@ -136,13 +136,10 @@ const DICE_CROSS_ENTROPY_KEYS: [&str; 11] = [
 impl Keyword {
     /// All words that may follow `NAME =`.
     pub(crate) fn operations() -> impl Iterator<Item = Keyword> {
-        let pools = PoolKind::ALL.into_iter().filter(|kind| {
-            *kind
-                != PoolKind::Average {
-                    count_padding: false,
-                }
-        });
-        let global = [PoolKind::Max, PoolKind::MEAN].map(Self::GlobalPool);
+        let pools = PoolKind::ALL
+            .into_iter()
+            .filter(|kind| *kind != PoolKind::AverageInside);
+        let global = [PoolKind::Max, PoolKind::AverageInside].map(Self::GlobalPool);
         let activations = Activation::ALL.map(Self::Activation);
         let others = Self::OTHERS.into_iter();
         let pools = pools.map(Self::Pool).chain(global);
@@ -234,7 +231,9 @@ impl Keyword {
     fn of_pool(pool: &Pool) -> Self {
         match pool.kind {
             PoolKind::Max if pool.is_adaptive() => Self::GlobalPool(PoolKind::Max),
-            PoolKind::Average { .. } if pool.is_adaptive() => Self::AdaptiveAveragePool,
+            PoolKind::AverageAll | PoolKind::AverageInside if pool.is_adaptive() => {
+                Self::AdaptiveAveragePool
+            }
             kind => Self::Pool(kind),
         }
     }
@@ -276,9 +275,13 @@ impl Keyword {
             Self::Conv => "conv",
             Self::ConvTranspose => "conv_transpose",
             Self::PixelShuffle => "pixel_shuffle",
-            Self::Pool(kind) => kind.name(),
+            Self::Pool(PoolKind::Max) => "max_pool",
+            Self::Pool(PoolKind::AverageAll | PoolKind::AverageInside) => "average_pool",
+            Self::Pool(PoolKind::L2) => "l2_pool",
             Self::GlobalPool(PoolKind::Max) => "global_max_pool",
-            Self::GlobalPool(PoolKind::Average { .. }) => "global_average_pool",
+            Self::GlobalPool(PoolKind::AverageAll | PoolKind::AverageInside) => {
+                "global_average_pool"
+            }
             Self::GlobalPool(PoolKind::L2) => "global_l2_pool",
             Self::AdaptiveAveragePool => "adaptive_average_pool",
             Self::Upsample => "upsample",
@@ -326,7 +329,9 @@ impl Keyword {
             Self::Conv => &CONV_KEYS,
             Self::ConvTranspose => &CONV_TRANSPOSE_KEYS,
             Self::PixelShuffle => &["factor"],
-            Self::Pool(PoolKind::Average { .. }) => &["kernel", "stride", "pad", "count_padding"],
+            Self::Pool(PoolKind::AverageAll | PoolKind::AverageInside) => {
+                &["kernel", "stride", "pad", "count_padding"]
+            }
             Self::Pool(_) => &["kernel", "stride", "pad"],
             Self::AdaptiveAveragePool => &["output"],
             Self::Upsample => &["factor", "mode", "align_corners"],

@@ -1,7 +1,7 @@
 //! The operations, a closed enum.
 
 use crate::{Activation, DropoutMask, Initialization, Loss, ParameterRole, Resample};
-use partita_space::{AttentionWindow, ScoreRows, Window};
+use partita_space::{AttentionWindow, PoolKind, ScoreRows, Window};
 
 /// What a node computes.
 ///
@@ -380,7 +380,7 @@ impl Pool {
         Self {
             kind: match kind {
                 PoolKind::Max | PoolKind::L2 => kind,
-                PoolKind::Average { .. } => PoolKind::MEAN,
+                PoolKind::AverageAll | PoolKind::AverageInside => PoolKind::AverageInside,
             },
             window: extent.map(Window::tile),
             is_adaptive: kind != PoolKind::L2,
@@ -394,7 +394,7 @@ impl Pool {
             return None;
         }
         Some(Self {
-            kind: PoolKind::MEAN,
+            kind: PoolKind::AverageInside,
             window: std::array::from_fn(|dim| Window::tile(extent[dim] / outputs[dim])),
             is_adaptive: true,
         })
@@ -412,56 +412,5 @@ impl Pool {
     /// mean.
     pub fn is_adaptive(&self) -> bool {
         self.is_adaptive
-    }
-}
-
-/// The kinds of pooling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PoolKind {
-    /// Maximum; the gradient goes to the first maximum in (D, H, W) order.
-    Max,
-    /// Mean over the window.
-    Average {
-        /// Divide by the whole window even where it lies over padding.
-        count_padding: bool,
-    },
-    /// Euclidean norm of the window, `sqrt(sum x^2)`. Where it is zero, so is the gradient.
-    /// Source: PyTorch, `LPPool2d` with `norm_type=2`.
-    L2,
-}
-
-impl PoolKind {
-    /// Mean over the inputs of the window.
-    pub(crate) const MEAN: Self = Self::Average {
-        count_padding: false,
-    };
-
-    /// All kinds.
-    pub const ALL: [Self; 4] = [
-        Self::Max,
-        Self::Average {
-            count_padding: true,
-        },
-        Self::Average {
-            count_padding: false,
-        },
-        Self::L2,
-    ];
-
-    /// Its word in a model's text.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Max => "max_pool",
-            Self::Average { .. } => "average_pool",
-            Self::L2 => "l2_pool",
-        }
-    }
-
-    /// Whether its gradient depends on its input.
-    pub fn backward_reads_input(self) -> bool {
-        match self {
-            Self::Average { .. } => false,
-            Self::Max | Self::L2 => true,
-        }
     }
 }

@@ -169,9 +169,7 @@ impl Random {
             1 => {
                 let kind = match self.below(3) {
                     0 => PoolKind::Max,
-                    n => PoolKind::Average {
-                        count_padding: n == 1,
-                    },
+                    n => PoolKind::average(n == 1),
                 };
                 Op::Pool(Pool::new(kind, self.windows(rank, true)))
             }

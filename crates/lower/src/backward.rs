@@ -3,7 +3,7 @@
 use crate::body::TensorBuffer;
 use crate::emit::Emit;
 use crate::exchange::{gather_halo, zero_outside};
-use crate::forward::{inputs_of, pool_kind, shift, taps};
+use crate::forward::{inputs_of, shift, taps};
 use crate::network::{LayerId, Step, positions};
 use crate::redistribute::Destination;
 use crate::resharding::Resharding;
@@ -471,7 +471,7 @@ impl Emit<'_> {
         let x = reads_input.then(|| self.value(input).view(&inputs));
         let (dx, accumulate) = self.contribute(input, &inputs);
         let kernel = Kernel::PoolBackward {
-            kind: pool_kind(pool.kind),
+            kind: pool.kind,
             x,
             dy,
             dx,

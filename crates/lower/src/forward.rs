@@ -7,7 +7,7 @@ use crate::redistribute::{Destination, MovedTensor};
 use crate::resharding::Resharding;
 use crate::schedule::Pass;
 use crate::windows::{contributors, transposed_window, window};
-use partita_graph::{Convolution, Op, ParameterId, Pool, PoolKind, TransposedConvolution};
+use partita_graph::{Convolution, Op, ParameterId, Pool, TransposedConvolution};
 use partita_program::{
     Distribution, DropoutMask, Item, Kernel, Phase, ProgramKind, Role, Taps, Transform, View,
 };
@@ -18,19 +18,6 @@ pub(crate) fn taps(windows: &[Window; 3]) -> Taps {
         kernel: windows.map(|window| window.kernel),
         stride: windows.map(|window| window.stride),
         dilation: windows.map(|window| window.dilation),
-    }
-}
-
-pub(crate) fn pool_kind(kind: PoolKind) -> partita_program::PoolKind {
-    match kind {
-        PoolKind::Max => partita_program::PoolKind::Max,
-        PoolKind::Average {
-            count_padding: true,
-        } => partita_program::PoolKind::AverageAll,
-        PoolKind::Average {
-            count_padding: false,
-        } => partita_program::PoolKind::AverageInside,
-        PoolKind::L2 => partita_program::PoolKind::L2,
     }
 }
 
@@ -515,7 +502,7 @@ impl Emit<'_> {
         let (inputs, shift) = self.pool_inputs(id, &pool.window);
         let x = self.value(self.layer(id).inputs[0]).view(&inputs);
         let kernel = Kernel::PoolForward {
-            kind: pool_kind(pool.kind),
+            kind: pool.kind,
             x,
             y,
             taps: taps(&pool.window),

@@ -39,34 +39,6 @@ impl Direction {
     }
 }
 
-/// The kinds of pooling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum PoolKind {
-    /// Maximum; the first one in (D, H, W) order takes the gradient.
-    Max,
-    /// Sum over the taps inside, divided by the window's volume.
-    AverageAll,
-    /// Mean over the taps inside.
-    AverageInside,
-    /// Euclidean norm of the taps inside; no gradient where it is zero.
-    L2,
-}
-
-impl PoolKind {
-    /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Max, Self::AverageAll, Self::AverageInside, Self::L2];
-
-    /// Its word in kernel keys.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Max => "max",
-            Self::AverageAll => "average_all",
-            Self::AverageInside => "average_inside",
-            Self::L2 => "l2",
-        }
-    }
-}
-
 /// Transformation of a stored value when it is imported.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Transform {

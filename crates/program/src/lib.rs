@@ -38,7 +38,7 @@ pub use buffer::{
     AVERAGE, Buffer, BufferId, Distribution, Dtype, Role, TensorRegion, View, ViewError,
 };
 pub use configuration::{Algorithm, Configuration, ConfigurationError, MicroBatches};
-pub use constants::{Direction, PoolKind, Taps, Transform};
+pub use constants::{Direction, Taps, Transform};
 pub use count::Count;
 pub use descriptor::Family;
 pub use kernel::{Fields, Kernel, fields};
@@ -47,7 +47,7 @@ pub use member_views::{MemberViews, SplitView, SplitViewError, Views};
 pub use memory_breakdown::{MemoryBreakdown, MemoryCategory, live_at_peak, memory_breakdown};
 pub use menu::{Choice, KernelShape, Menu, MenuError, UnpinnedMenu};
 pub use optimizer::Optimizer;
-pub use partita_space::{Activation, DropoutMask, ElementFunction};
+pub use partita_space::{Activation, DropoutMask, ElementFunction, PoolKind};
 pub use piece::{restricted, set_accumulate};
 pub use program::{Body, DICE_SUMS, ENTROPY, GRADIENT_SQUARES, Output, Program, ProgramKind};
 pub use sizes::{SizeFault, SizeFaults};

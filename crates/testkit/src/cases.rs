@@ -616,15 +616,7 @@ impl Sketch {
         let name = self.name("pool");
         let rank = self.builder.spatial_rank();
         for _ in 0..20 {
-            let kind = draws.pick(&[
-                PoolKind::Max,
-                PoolKind::Average {
-                    count_padding: true,
-                },
-                PoolKind::Average {
-                    count_padding: false,
-                },
-            ]);
+            let kind = draws.pick(&[PoolKind::Max, PoolKind::AverageAll, PoolKind::AverageInside]);
             let window = std::array::from_fn(|dim| {
                 if dim < 3 - rank {
                     return Window::ONE;
@@ -642,12 +634,7 @@ impl Sketch {
             // value and has a kink wherever it changes sign; that of many is so much larger than these that
             // the training diverges.
             let volume: usize = window.iter().map(|one: &Window| one.kernel).product();
-            let is_mean = matches!(
-                kind,
-                PoolKind::Average {
-                    count_padding: false
-                }
-            ) && (2..=4).contains(&volume);
+            let is_mean = matches!(kind, PoolKind::AverageInside) && (2..=4).contains(&volume);
             let is_padded = window.iter().any(|one| one.pad_low + one.pad_high > 0);
             let kind = if is_mean && !is_padded {
                 PoolKind::L2

@@ -209,9 +209,9 @@ fn parse_op(
             let factors = attributes.dims("factor", rank, None)?;
             Op::TransposedConvolution(shuffle(input.channels, factors))
         }
-        Keyword::Pool(PoolKind::Average { .. }) => {
+        Keyword::Pool(PoolKind::AverageAll | PoolKind::AverageInside) => {
             let count_padding = attributes.flag_or("count_padding", true)?;
-            parse_pool(attributes, rank, PoolKind::Average { count_padding })?
+            parse_pool(attributes, rank, PoolKind::average(count_padding))?
         }
         Keyword::Pool(kind) => parse_pool(attributes, rank, kind)?,
         Keyword::GlobalPool(kind) => Op::Pool(Pool::global(kind, extent)),

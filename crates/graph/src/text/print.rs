@@ -240,7 +240,7 @@ fn pool_attributes(pool: &Pool, rank: usize) -> Vec<(&'static str, String)> {
         ("stride", per_dim(window, |window| window.stride)),
         ("pad", per_dim(window, padding)),
     ];
-    if let PoolKind::Average { count_padding } = pool.kind {
+    if let Some(count_padding) = pool.kind.counts_padding() {
         attributes.push(("count_padding", count_padding.to_string()));
     }
     attributes
@@ -250,7 +250,7 @@ fn pool_attributes(pool: &Pool, rank: usize) -> Vec<(&'static str, String)> {
 fn adaptive_attributes(pool: &Pool, output: Shape, rank: usize) -> Vec<(&'static str, String)> {
     match pool.kind {
         PoolKind::Max | PoolKind::L2 => Vec::new(),
-        PoolKind::Average { .. } => {
+        PoolKind::AverageAll | PoolKind::AverageInside => {
             vec![(
                 "output",
                 per_dim(&output.extent[3 - rank..], |&extent| extent),

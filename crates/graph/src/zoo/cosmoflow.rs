@@ -72,9 +72,7 @@ fn add_block(
     }
     last = builder.leaky_relu(&format!("act{number}"), last, SLOPE)?;
     if builder.shape(last).extent[0] > LAST_EXTENT {
-        let kind = PoolKind::Average {
-            count_padding: true,
-        };
+        let kind = PoolKind::AverageAll;
         let pool = Pool::new(kind, [window(2); 3]);
         last = builder.pool(&format!("pool{number}"), last, pool)?;
     }

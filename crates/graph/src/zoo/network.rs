@@ -225,9 +225,7 @@ impl Network {
         input: NodeId,
         window: Window,
     ) -> Result<NodeId, GraphError> {
-        let kind = PoolKind::Average {
-            count_padding: true,
-        };
+        let kind = PoolKind::AverageAll;
         self.pool(name, input, kind, window)
     }
 
@@ -238,9 +236,7 @@ impl Network {
         input: NodeId,
         window: Window,
     ) -> Result<NodeId, GraphError> {
-        let kind = PoolKind::Average {
-            count_padding: false,
-        };
+        let kind = PoolKind::AverageInside;
         self.pool(name, input, kind, window)
     }
 

@@ -325,10 +325,7 @@ pub(super) fn pool(node: &View<'_, '_>, kind: PoolKind) -> Made {
     let rounds_up = node.flag("ceil_mode", false)?;
     let space = all.outputs(&extents, rounds_up)?;
     let has_other_sides = all.sides.iter().any(|(low, high)| low != high);
-    let counts = kind
-        == PoolKind::Average {
-            count_padding: true,
-        };
+    let counts = kind == PoolKind::AverageAll;
     if has_other_sides && counts {
         return stop("an average that counts uneven padding is not read");
     }

@@ -12,9 +12,7 @@ use super::sums::{extreme, product, sum, without};
 use crate::network::Operation;
 use partita_graph::{Activation, PoolKind};
 
-const MEAN: PoolKind = PoolKind::Average {
-    count_padding: false,
-};
+const MEAN: PoolKind = PoolKind::AverageInside;
 
 /// The operations of a node.
 pub(super) fn translate(node: &View<'_, '_>) -> Made {
@@ -42,7 +40,7 @@ pub(super) fn translate(node: &View<'_, '_>) -> Made {
         "MaxPool" => pool(node, PoolKind::Max),
         "AveragePool" => {
             let count_padding = node.flag("count_include_pad", false)?;
-            pool(node, PoolKind::Average { count_padding })
+            pool(node, PoolKind::average(count_padding))
         }
         "LpPool" if node.int("p", 2)? == 2 => pool(node, PoolKind::L2),
         "GlobalAveragePool" => global(node, MEAN),

@@ -251,9 +251,7 @@ fn layer(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Translated>
         "max_pool1d" | "max_pool2d" | "max_pool3d" => pool(PoolKind::Max, call),
         "avg_pool1d" | "avg_pool2d" | "avg_pool3d" => average(call),
         "adaptive_avg_pool1d" | "adaptive_avg_pool2d" | "adaptive_avg_pool3d" => {
-            let kind = PoolKind::Average {
-                count_padding: false,
-            };
+            let kind = PoolKind::AverageInside;
             Ok((Operation::AdaptivePool { kind }, call.only()))
         }
         "adaptive_max_pool1d" | "adaptive_max_pool2d" | "adaptive_max_pool3d" => Ok((
@@ -262,12 +260,7 @@ fn layer(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Translated>
             },
             call.only(),
         )),
-        "mean" => reduce(
-            PoolKind::Average {
-                count_padding: false,
-            },
-            call,
-        ),
+        "mean" => reduce(PoolKind::AverageInside, call),
         "amax" => reduce(PoolKind::Max, call),
         // Its second output, the indices, is not read.
         "max" if overload == "dim" => {
@@ -413,7 +406,7 @@ fn average(call: &Arguments<'_>) -> Translated {
         return Err("an average with another divisor is not read".to_owned());
     }
     let count_padding = call.flag("count_include_pad", true)?;
-    pool(PoolKind::Average { count_padding }, call)
+    pool(PoolKind::average(count_padding), call)
 }
 
 fn reduce(kind: PoolKind, call: &Arguments<'_>) -> Translated {

@@ -68,9 +68,7 @@ impl Translation<'_> {
         {
             return self.sum_of_blocks(call, (dim, blocks), tensor);
         }
-        let mean = PoolKind::Average {
-            count_padding: false,
-        };
+        let mean = PoolKind::AverageInside;
         let found = self.reduce(call, (mean, dims), tensor)?;
         let volume = |one: &Tensor| self.shape(one).volume();
         let scale = (volume(tensor) / volume(&found)) as f64;

@@ -544,12 +544,7 @@ impl Translation<'_> {
         for (one, both) in window[missing..].iter().zip(padding) {
             overhangs |= one.pad_high > *both;
         }
-        if overhangs
-            && *kind
-                == (PoolKind::Average {
-                    count_padding: true,
-                })
-        {
+        if overhangs && *kind == (PoolKind::AverageAll) {
             return reason(
                 "an average with ceil_mode that counts padding is not read; set count_include_pad=False",
             );
@@ -572,7 +567,9 @@ impl Translation<'_> {
         }
         let op = match kind {
             _ if outputs == [1; 3] => Op::Pool(Pool::global(kind, extent)),
-            PoolKind::Average { .. } => Op::Resample(Resample::AdaptiveAverage { outputs }),
+            PoolKind::AverageAll | PoolKind::AverageInside => {
+                Op::Resample(Resample::AdaptiveAverage { outputs })
+            }
             PoolKind::Max | PoolKind::L2 => {
                 let mut dims = extent.iter().zip(outputs);
                 if dims.any(|(extent, outputs)| outputs == 0 || !extent.is_multiple_of(outputs)) {
@@ -601,7 +598,7 @@ impl Translation<'_> {
             .flat_map(|&dim| tensor.layout.axes(dim))
             .copied()
             .collect();
-        if let PoolKind::Average { .. } = kind
+        if let PoolKind::AverageAll | PoolKind::AverageInside = kind
             && let Some(mean) = self.mean_of_blocks(call, dims, tensor)?
         {
             return Ok(mean);

@@ -78,9 +78,7 @@ impl Sketch {
     /// The mean over all positions.
     fn mean(&mut self, of: NodeId) -> NodeId {
         let name = self.name("mean");
-        let kind = PoolKind::Average {
-            count_padding: false,
-        };
+        let kind = PoolKind::AverageInside;
         let pool = Pool::global(kind, self.builder.shape(of).extent);
         let pool = self.builder.pool(&name, of, pool);
         pool.expect("the window is the tensor")

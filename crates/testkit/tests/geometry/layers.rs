@@ -319,7 +319,7 @@ impl Tower {
             }
             Operation::Maximum => self.builder.pool(name, self.head, pool(PoolKind::Max))?,
             Operation::Mean { count_padding } => {
-                let kind = PoolKind::Average { count_padding };
+                let kind = PoolKind::average(count_padding);
                 self.builder.pool(name, self.head, pool(kind))?
             }
         };

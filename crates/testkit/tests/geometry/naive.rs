@@ -362,9 +362,8 @@ fn slide(node: &Node, pool: &Pool, x: &Tensor) -> Tensor {
         match pool.kind {
             PoolKind::Max => inside.into_iter().fold(f64::NEG_INFINITY, f64::max),
             PoolKind::L2 => inside.iter().map(|x| x * x).sum::<f64>().sqrt(),
-            PoolKind::Average { count_padding } => {
-                inside.iter().sum::<f64>() / if count_padding { taps } else { count }
-            }
+            PoolKind::AverageAll => inside.iter().sum::<f64>() / taps,
+            PoolKind::AverageInside => inside.iter().sum::<f64>() / count,
         }
     })
 }

@@ -127,13 +127,13 @@ impl Writer<'_> {
         let is_all = about.window == extent.map(Window::tile);
         let (operator, mut attributes) = match about.kind {
             PoolKind::Max if is_all => ("GlobalMaxPool", Vec::new()),
-            PoolKind::Average { .. } if is_all => ("GlobalAveragePool", Vec::new()),
+            PoolKind::AverageAll | PoolKind::AverageInside if is_all => {
+                ("GlobalAveragePool", Vec::new())
+            }
             PoolKind::L2 if is_all => ("GlobalLpPool", vec![int("p", 2)]),
             PoolKind::Max => ("MaxPool", Vec::new()),
-            PoolKind::Average { count_padding } => {
-                let counts = i64::from(count_padding);
-                ("AveragePool", vec![int("count_include_pad", counts)])
-            }
+            PoolKind::AverageAll => ("AveragePool", vec![int("count_include_pad", 1)]),
+            PoolKind::AverageInside => ("AveragePool", vec![int("count_include_pad", 0)]),
             PoolKind::L2 => ("LpPool", vec![int("p", 2)]),
         };
         if !is_all {
