@@ -7,10 +7,9 @@ use partita_site::near_file::{files_in, near_file};
 use partita_site::{ErrorKind, Fault};
 use partita_space::help::{Help, extend};
 use partita_space::near;
-use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 /// What the name of a model file ends in.
 const END: &str = "model";
@@ -106,13 +105,11 @@ pub enum ModelError {
     },
 }
 
-/// The model of a training.
+/// The model of a training: a graph, or one of the zoo or of a file, which is read when it is first needed, and once.
 #[derive(Clone, Debug)]
-pub enum TrainModel {
-    /// A name of the zoo or the path of a model file.
-    Named(String),
-    /// A graph.
-    Graph(Box<Graph>),
+pub struct TrainModel {
+    name: String,
+    graph: Arc<OnceLock<Graph>>,
 }
 
 impl TrainModel {
@@ -127,34 +124,50 @@ impl TrainModel {
         Ok(graph.into())
     }
 
-    /// Its name in messages and results.
+    /// The name of the zoo or the path of the model file; of a graph, its name.
     pub fn name(&self) -> &str {
-        match self {
-            Self::Named(name) => name,
-            Self::Graph(graph) => &graph.name,
-        }
+        &self.name
     }
 
     /// Its graph.
     ///
     /// Errors: a model that cannot be read.
-    pub fn graph(&self) -> Result<Graph, ModelError> {
-        match self {
-            Self::Named(name) => resolve(name),
-            Self::Graph(graph) => Ok(Graph::clone(graph)),
+    pub fn graph(&self) -> Result<&Graph, ModelError> {
+        if let Some(known) = self.graph.get() {
+            return Ok(known);
         }
+        let graph = resolve(&self.name)?;
+        Ok(self.graph.get_or_init(|| graph))
+    }
+}
+
+impl PartialEq for TrainModel {
+    /// Whether they have one name, and one graph as far as both are known.
+    fn eq(&self, other: &Self) -> bool {
+        let graphs = self.graph.get().zip(other.graph.get());
+        self.name == other.name && graphs.is_none_or(|(mine, theirs)| mine == theirs)
     }
 }
 
 impl From<Graph> for TrainModel {
     fn from(graph: Graph) -> Self {
-        Self::Graph(Box::new(graph))
+        Self {
+            name: graph.name.clone(),
+            graph: Arc::new(OnceLock::from(graph)),
+        }
     }
 }
 
 impl From<&str> for TrainModel {
     fn from(name: &str) -> Self {
-        Self::Named(name.to_owned())
+        name.to_owned().into()
+    }
+}
+
+impl From<String> for TrainModel {
+    fn from(name: String) -> Self {
+        let graph = Arc::default();
+        Self { name, graph }
     }
 }
 
@@ -190,7 +203,7 @@ pub fn resolve(asked: &str) -> Result<Graph, ModelError> {
             more,
         });
     }
-    let text = read_once(path).map_err(|error| unreadable(asked, error))?;
+    let text = read_piped_text(path).map_err(|error| unreadable(asked, error))?;
     let not_a_model = |source| ModelError::Text {
         path: asked.to_owned(),
         source: Box::new(source),
@@ -250,21 +263,6 @@ fn foreign(path: &Path) -> Option<(&'static str, &'static str)> {
         ),
         _ => return None,
     })
-}
-
-/// The text of a file. That of a pipe can be read once, so it is kept for the next time.
-fn read_once(path: &Path) -> io::Result<String> {
-    static PIPES: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
-    if path.metadata().is_ok_and(|about| about.is_file()) || path.is_dir() {
-        return read_piped_text(path);
-    }
-    let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(text) = pipes.get(path) {
-        return Ok(text.clone());
-    }
-    let text = read_piped_text(path)?;
-    pipes.insert(path.to_owned(), text.clone());
-    Ok(text)
 }
 
 /// Names of the zoo have no dot before the `@`.

@@ -118,7 +118,7 @@ fn trainer(file: RunFile, request: &TrainingRequest) -> Result<Trainer, VerbErro
     } = file;
     let model = match &request.model {
         Some(text) => TrainModel::of_text(text).map_err(|error| VerbError::of(&error))?,
-        None => TrainModel::Named(model),
+        None => model.into(),
     };
     let data = match &request.source {
         Some(source) => TrainData::Source(Arc::clone(source)),

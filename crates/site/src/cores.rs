@@ -89,9 +89,9 @@ impl CoreLocks {
         }
     }
 
-    /// Leaves ranks to the scheduler of the system from now on.
-    pub fn switch_off(&self) {
-        self.is_off.store(true, Ordering::Relaxed);
+    /// Whether ranks are to have cores of their own from now on; else they are left to the scheduler of the system.
+    pub fn switch(&self, is_on: bool) {
+        self.is_off.store(!is_on, Ordering::Relaxed);
     }
 
     /// Whether ranks share their cores with other processes.
@@ -503,9 +503,12 @@ mod tests {
     fn ranks_may_be_left_to_the_system() {
         let folder = tempfile::tempdir().unwrap();
         let locks = CoreLocks::new(Some(folder.path().to_owned()));
-        locks.switch_off();
+        locks.switch(false);
         assert_eq!(locks.hold(1, &[0]), (vec![], None));
         assert_eq!(holders(folder.path()), []);
+        // The next training has cores of its own again.
+        locks.switch(true);
+        assert_eq!(locks.hold(1, &[0]), (vec![0], None));
         assert_eq!(CoreLocks::new(None).hold(2, &[7, 8]), (vec![7, 8], None));
         let (own, text) = CoreLocks::new(Some("/proc/none".into())).hold(1, &[7]);
         assert_eq!(own, [7]);

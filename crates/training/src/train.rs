@@ -152,7 +152,7 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
     let context = launch.context();
     let mut run = trainer.run(launch)?;
     launch.set_limit(run.watchdog)?;
-    let graph = adapted(&run, trainer.model.graph()?)?;
+    let graph = adapted(&run)?;
     let dataset = opened(launch, &run, trainer)?.ignoring(check::ignored(&graph));
     let resume = resume(launch, &mut run, trainer, (&graph, &dataset))?;
     let sampling = crops::sampling(&run, &graph, &dataset)?;
@@ -306,11 +306,12 @@ fn plan<'s>(
 }
 
 /// The model with the loss and the frozen layers of the run file.
-fn adapted(run: &Run, graph: Graph) -> Result<Graph, TrainError> {
+fn adapted(run: &Run) -> Result<Graph, TrainError> {
     let refused = |error| TrainError::Loss(Box::new(error));
+    let graph = run.model.graph()?.clone();
     let graph = match &run.loss {
         None => {
-            model::check_loss(&run.model, &graph)?;
+            model::check_loss(run.model.name(), &graph)?;
             graph
         }
         Some(loss) => graph.with_loss(loss).map_err(refused)?,

@@ -1,10 +1,11 @@
 //! `partita models` and `partita inspect`.
 
 use crate::command::{answer, assert_keys, error_text, json, partita, refusal};
+use crate::trainee::Case;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
 
 /// Size, forward Gflop, training Gflop, GiB per sample.
 /// Source: Oyama et al., "The Case for Strong Scaling in Deep Learning", table 1.
@@ -254,21 +255,48 @@ fn models_are_read_from_a_pipe() {
             "inspect" => call.to_vec(),
             _ => [call, &more].concat(),
         };
-        let mut command = partita(&arguments);
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        child
-            .stdin
-            .take()
-            .unwrap()
-            .write_all(model.as_bytes())
-            .unwrap();
-        let output = child.wait_with_output().unwrap();
+        let output = piped(partita(&arguments), model);
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {text}");
         assert!(!output.stdout.is_empty(), "{arguments:?}");
     }
+}
+
+/// What a command says that is given this text.
+fn piped(mut command: Command, text: &str) -> Output {
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(text.as_bytes()).unwrap();
+    drop(pipe);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_training_reads_its_model_from_a_pipe() {
+    let case = Case::new();
+    let file = case.run_file("run.toml", 1, "");
+    let text = fs::read_to_string(&file).unwrap();
+    let crops = "\n[augmentation]\ncrop = { foreground = 0.5 }\n";
+    let model = fs::read_to_string(case.path("tiny.model")).unwrap();
+    fs::write(&file, text.replace("\"tiny.model\"", "\"/dev/stdin\"")).unwrap();
+    let output = piped(case.command("run.toml"), &model);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    // Whether crops have the extents of the model is known once it is read, so this is refused for the data.
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(
+        &file,
+        text.replace("epochs = 1", "epochs = 1\noverwrite = true") + crops,
+    )
+    .unwrap();
+    let output = piped(case.command("run.toml"), &model);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("foreground") && !said.contains("/dev/stdin"),
+        "{said}"
+    );
 }

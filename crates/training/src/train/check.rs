@@ -49,7 +49,7 @@ pub fn samples_fit(
                 .into_iter()
                 .zip(volume)
                 .all(|(crop, extent)| crop == 1 || extent > 1);
-        let nearest = match model_for(sampling, &run.model) {
+        let nearest = match model_for(sampling, run.model.name()) {
             Some(_) | None if may_crop && sampling.crops().is_some() => {
                 format!("augmentation.crop = {:?}", input.extent)
             }

@@ -26,7 +26,7 @@ pub fn refuse_early(
     }
     if let Some(output) = &run.output {
         let curve = curve.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = (&*run.model, output.clone());
+        let names = (run.model.name(), output.clone());
         let history = curve.history(names, &first.epochs);
         task.launch.context().report(Event::EndedEarly(&history));
     }

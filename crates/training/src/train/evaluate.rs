@@ -143,7 +143,7 @@ fn result(
         record: forward.targets(),
     };
     EvaluateResult {
-        model: forward.run.model.clone(),
+        model: forward.run.model.name().to_owned(),
         data: forward.run.data.display().to_string(),
         split: split.name(),
         weights: ensemble::paths_text(&forward.weights_files),

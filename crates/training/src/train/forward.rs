@@ -20,7 +20,7 @@ use super::{
 };
 use crate::weights::{LoadedWeights, Selection, WeightFile};
 use partita_data::{Dataset, Split, TargetRecord};
-use partita_forecast::{MeasuringBudget, launched, model};
+use partita_forecast::{MeasuringBudget, launched};
 use partita_formats::{DType, DataError};
 use partita_graph::Graph;
 use partita_input::{
@@ -227,7 +227,7 @@ impl Forward {
         run.clip = None;
         run.ema = None;
         launch.set_limit(run.watchdog)?;
-        let graph = adapted(&run, model::resolve(&run.model)?)?;
+        let graph = adapted(&run)?;
         let dataset = dataset(&run)?.ignoring(check::ignored(&graph));
         if launch.is_first() {
             run.note_external(launch.context(), &dataset)?;

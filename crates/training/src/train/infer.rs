@@ -174,7 +174,7 @@ fn infer_with(
     let name = |path: &PathBuf| path.display().to_string();
     let program = prepared.session.main_program();
     Ok(Some(InferResult {
-        model: forward.run.model.clone(),
+        model: forward.run.model.name().to_owned(),
         data: forward.run.data.display().to_string(),
         split: split.name(),
         weights: ensemble::paths_text(&forward.weights_files),

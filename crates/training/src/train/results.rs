@@ -294,7 +294,7 @@ impl Finished<'_> {
         let first = self.first();
         let record = |name: &str| files.record(name).map(|path| path.display().to_string());
         RunResult {
-            model: run.model.clone(),
+            model: run.model.name().to_owned(),
             data: run.data.display().to_string(),
             strategy: self.strategy.clone(),
             machine: run.machine.clone().filter(|name| !is_local(name)),

@@ -95,7 +95,7 @@ impl TrainRequest {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     /// Model of the zoo or path of a model file.
-    pub model: String,
+    pub model: TrainModel,
     /// Loss, in place of that of the model.
     pub loss: Option<Loss>,
     /// A dataset folder or a single HDF5 file.
@@ -201,9 +201,8 @@ pub fn join_with<'c>(
 ) -> Result<Launch<'c>, TrainError> {
     let configured = config.and_then(|config| config.cores.as_deref());
     let confined = cores.or(configured).map_or(Ok(()), confine);
-    if config.is_some_and(|config| !config.pin) {
-        context.core_locks().switch_off();
-    }
+    let pins = config.is_none_or(|config| config.pin);
+    context.core_locks().switch(pins);
     let launch = Launch::join(context)?;
     match confined {
         Ok(()) => Ok(launch),
@@ -218,7 +217,7 @@ impl Run {
         request: &TrainRequest,
         launch: &Launch<'_>,
     ) -> Result<Self, TrainError> {
-        let names = (&TrainModel::Named(file.model), file.data);
+        let names = (&file.model.into(), file.data);
         Self::of_config(names, Some(file.output), file.config, (request, launch))
     }
 
@@ -263,7 +262,7 @@ impl Run {
             is_resumed: false,
             begins_anew: false,
             samples: file.samples.of_model(model)?,
-            model: model.name().to_owned(),
+            model: model.clone(),
             loss: file.loss,
             metrics: file.metrics,
             data,

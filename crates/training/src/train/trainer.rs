@@ -131,7 +131,7 @@ impl Trainer {
     /// The training of a run file.
     pub(super) fn of_run_file(file: RunFile, request: &TrainRequest) -> Self {
         Self {
-            model: TrainModel::Named(file.model),
+            model: file.model.into(),
             data: TrainData::Path(file.data),
             output: Some(file.output),
             config: file.config,

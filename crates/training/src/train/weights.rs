@@ -211,7 +211,7 @@ impl<'c> WeightSink<'c> {
 /// What weight files say of their run.
 pub fn metadata(run: &Run, session: &Session<'_>, record: &DataRecord) -> BTreeMap<String, String> {
     let own = [
-        ("model", run.model.clone()),
+        ("model", run.model.name().to_owned()),
         (DIMS.0, DIMS.1.to_owned()),
         (ORDER, WeightNames::Partita.name().to_owned()),
         ("seed", run.seed.to_string()),

@@ -99,7 +99,7 @@ pub struct TrainingState {
 pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> TrainingState {
     TrainingState {
         partita: env!("CARGO_PKG_VERSION").to_owned(),
-        model: run.model.clone(),
+        model: run.model.name().to_owned(),
         model_text: text::print(graph),
         frozen: frozen(graph, true),
         frozen_statistics: frozen(graph, false),

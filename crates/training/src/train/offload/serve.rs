@@ -9,7 +9,6 @@ use super::validate::{Trainee, ValidatorWork};
 use super::work_error::WorkError;
 use super::{OffloadError, settings};
 use partita_data::Dataset;
-use partita_forecast::model;
 use partita_graph::Graph;
 use partita_input::{EvaluationCrops, PieceReader, Preparation, Preprocessing, Sampling};
 use partita_offload::{
@@ -108,11 +107,9 @@ pub fn serve(
         ..TrainRequest::default()
     };
     let file = RunFile::read(&request.run_file)?;
-    if !file.config.pin {
-        context.core_locks().switch_off();
-    }
+    context.core_locks().switch(file.config.pin);
     let run = Run::merge(file, &overrides, &launch)?;
-    let graph = adapted(&run, model::resolve(&run.model)?)?;
+    let graph = adapted(&run)?;
     let dataset = Dataset::open_with(&run.data, &run.keys())?.ignoring(check::ignored(&graph));
     run.note_external(context, &dataset)?;
     let sampling = crops::sampling(&run, &graph, &dataset)?;
