@@ -4,7 +4,7 @@
 //! are kept as that view and how it is split; so costs and texts do not grow with the group.
 
 use crate::{Buffer, View};
-use partita_space::{Bytes, Interval, Region, Split};
+use partita_space::{Bytes, Interval, Mesh, Region, Split};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -130,11 +130,9 @@ fn parse(text: &str) -> Option<SplitView> {
         (dim < 5 && parts > 0).then_some((dim, parts))
     };
     let levels: Vec<(usize, usize)> = levels.split(',').map(level).collect::<Option<_>>()?;
-    (levels.len() <= 7).then_some(())?;
-    Some(SplitView {
-        whole: whole.parse().ok()?,
-        levels,
-    })
+    let whole = whole.parse().ok()?;
+    let split = SplitView { whole, levels };
+    (split.levels.len() <= 7 && split.len() <= Mesh::RANKS_MAX).then_some(split)
 }
 
 impl MemberViews {
@@ -350,6 +348,8 @@ mod tests {
         }
         for wrong in [
             "b3[0:1,0:1,0:1,0:2,0:4]",
+            "b3[0:1,0:1,0:1,0:2,0:4] by 4*9000000000,3*9000000000",
+            "b3[0:1,0:1,0:1,0:2,0:4] by 4*0",
             "b3 by 4*2",
             "b3[0:1,0:1,0:1,0:2,0:4] by 5*2",
         ] {
