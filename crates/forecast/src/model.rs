@@ -141,14 +141,6 @@ impl TrainModel {
     }
 }
 
-impl PartialEq for TrainModel {
-    /// Whether they have one name, and one graph as far as both are known.
-    fn eq(&self, other: &Self) -> bool {
-        let graphs = self.graph.get().zip(other.graph.get());
-        self.name == other.name && graphs.is_none_or(|(mine, theirs)| mine == theirs)
-    }
-}
-
 impl From<Graph> for TrainModel {
     fn from(graph: Graph) -> Self {
         Self {

@@ -25,7 +25,7 @@ use partita_oracle::{LayerPrecision, Prediction, Simulation, add_paths, precisio
 use partita_plan::{RankedStrategy, Refusal};
 use partita_program::{Body, Dtype, ProgramKind};
 use partita_site::{Context, Event};
-use partita_space::{AXES, Axis, Bytes, Help, Seconds};
+use partita_space::{Axis, Bytes, Help, Seconds};
 use serde::{Serialize, Serializer};
 use std::time::Instant;
 
@@ -328,19 +328,19 @@ fn none_fits(
     let needed = |one: &RankedStrategy| Some(one.memory_needed()? + reserve.total());
     let needs = found.iter().filter_map(|one| Some((needed(one)?, one)));
     let least = needs.min_by_key(|&(needed, _)| needed);
-    let in_half = least.and_then(|(_, one)| {
-        let needed = in_half(lowering?, &one.strategy)? + reserve.total();
+    let in_half = || {
+        let needed = in_half(lowering?, &least?.1.strategy)? + reserve.total();
         (needed <= memory).then(|| {
             let needed = shown(needed);
             format!("with `--precision bf16` that strategy fits, it takes about {needed}")
         })
-    });
-    let least =
+    };
+    let text =
         least.map(|(needed, one)| format!("{} of memory, with `{}`", shown(needed), one.strategy));
     let is_untried = |one: &&RankedStrategy| one.refusal == Some(Refusal::Untried);
     let untried = found.iter().filter(is_untried).count();
     let remedy = if reserve.room(memory) == Bytes(0) {
-        let more = least.map_or("more memory".to_owned(), |least| {
+        let more = text.map_or("more memory".to_owned(), |least| {
             format!("at least {least}")
         });
         Help::advice(format_args!(
@@ -356,7 +356,7 @@ fn none_fits(
             looked: found.len() - untried,
             untried,
         };
-    } else if let Some(least) = least {
+    } else if let Some(least) = text {
         let smaller = if batch > 1 { ", a smaller batch" } else { "" };
         let is_large = |one: &&RankedStrategy| one.refusal == Some(Refusal::Large);
         let help = match found.iter().find(is_large) {
@@ -364,7 +364,7 @@ fn none_fits(
                 "`partita predict` tells whether `{}` fits, whose program is too large for a search",
                 large.strategy
             )),
-            None => in_half.map_or(Help::none(), Help::advice),
+            None => in_half().map_or(Help::none(), Help::advice),
         };
         help.nearest(format_args!("more ranks{smaller} or at least {least}"))
     } else {
@@ -392,8 +392,7 @@ fn in_half(lowering: Request<'_>, strategy: &Strategy) -> Option<Bytes> {
         ..lowering
     };
     let mesh = strategy.mesh();
-    let middle = mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2));
-    let ranks = [0, middle, mesh.ranks() - 1];
+    let ranks = [0, mesh.middle(), mesh.ranks() - 1];
     let bodies = match lowering.dtype {
         Dtype::F32 => lower_ranks(&request, &ranks).ok()?,
         Dtype::F64 | Dtype::Bf16 | Dtype::F16 | Dtype::I16 => return None,

@@ -281,22 +281,18 @@ impl Builder<'_> {
     ) {
         let (source, target) = (self.owned(from.1), self.owned(to.1));
         let (mesh, me) = (&{ self.mesh }, self.coord);
-        let members = |group: AxisSet| -> Vec<Coord> {
+        let members = |group: AxisSet| {
             let ranks = mesh.group(mesh.rank(me), group).into_iter();
-            ranks.map(|rank| mesh.coord(rank)).collect()
+            ranks.map(|rank| mesh.coord(rank))
         };
         let given = |group| -> Vec<View> {
-            let parts = members(group)
-                .into_iter()
-                .map(|coord| to.1.owned_at(mesh, &coord));
+            let parts = members(group).map(|coord| to.1.owned_at(mesh, &coord));
             parts
                 .map(|part| from.0.view(&common(&source, &part)))
                 .collect()
         };
         let taken = |group| -> Vec<View> {
-            let parts = members(group)
-                .into_iter()
-                .map(|coord| from.1.owned_at(mesh, &coord));
+            let parts = members(group).map(|coord| from.1.owned_at(mesh, &coord));
             parts
                 .map(|part| to.0.view(&common(&target, &part)))
                 .collect()
@@ -323,11 +319,8 @@ impl Builder<'_> {
             Movement::Messages(group) => return self.messages(moved, from, to, group),
         };
         let sequence = self.next_sequence();
-        let all = members(group).into_iter();
-        if all
-            .map(|coord| from.1.owned_at(mesh, &coord))
-            .all(|part| part.is_empty())
-        {
+        let mut parts = members(group).map(|coord| from.1.owned_at(mesh, &coord));
+        if parts.all(|part| part.is_empty()) {
             return;
         }
         self.collective((moved.layer, moved.phase), sequence, group, kind);

@@ -98,7 +98,7 @@ impl LibraryCollectives {
     }
 
     fn blank(&mut self, memory: &Memory<'_>, views: Views<'_>, sums: bool) -> PackedViews {
-        let views: Vec<View> = views.iter().collect();
+        let views = views.to_vec();
         let stored = views
             .first()
             .map_or(Dtype::F32, |view| memory.body().buffer(view.buffer).dtype);

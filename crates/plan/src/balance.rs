@@ -1,6 +1,6 @@
 //! Balancing: assigns layers to the stages of a pipeline, where the strategy does not specify them.
 
-use crate::layers::{LayerCost, Layers, LayersError, StageCosts, middle_rank, single_crossings};
+use crate::layers::{LayerCost, Layers, LayersError, StageCosts, single_crossings};
 use crate::repeats::Shortened;
 use partita_graph::Graph;
 use partita_lower::{LowerError, Pass, Request, Slot, Strategy, balanced, lower_ranks, slots};
@@ -459,7 +459,7 @@ impl Balancer<'_> {
         Balanced {
             strategy: strategy.with_layers(self.training.graph, ranges),
             seconds: self.step_seconds(ranges),
-            busiest: before.sum::<usize>() + middle_rank(&mesh),
+            busiest: before.sum::<usize>() + mesh.middle(),
             busy,
         }
     }
@@ -561,7 +561,7 @@ pub(crate) fn stage_ranks(strategy: &Strategy) -> Vec<Vec<Rank>> {
     let mut first = 0;
     let devices = strategy.stages.iter().map(|stage| {
         let mesh = Mesh::new(stage.extents);
-        let mut ranks = vec![first + middle_rank(&mesh), first + mesh.ranks() - 1];
+        let mut ranks = vec![first + mesh.middle(), first + mesh.ranks() - 1];
         ranks.dedup();
         first += mesh.ranks();
         ranks

@@ -7,7 +7,7 @@ use partita_oracle::LayerPrecision;
 use partita_oracle::closed::Link;
 use partita_oracle::{Costs, durations, task_seconds};
 use partita_program::{Body, Count, Phase, Program, ProgramKind, Role};
-use partita_space::{AXES, Axis, Bytes, Mesh, Rank, Seconds};
+use partita_space::{Axis, Bytes, Rank, Seconds};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -163,7 +163,7 @@ impl Layers {
             kind: ProgramKind::Train,
             ..*training
         };
-        let rank = middle_rank(&strategy.mesh());
+        let rank = strategy.mesh().middle();
         let program = of_one_rank(&request, rank)?;
         let delays = costs.delays(&program, rank).map_err(LayersError::Cost)?;
         let each = Self::each(graph, &program.bodies[0], &delays);
@@ -247,11 +247,6 @@ pub enum LayersError {
     /// The cost of a kernel or message is unknown.
     #[error("{0}")]
     Cost(String),
-}
-
-/// The rank in the middle of the mesh, with most neighbors.
-pub(crate) fn middle_rank(mesh: &Mesh) -> Rank {
-    mesh.rank(AXES.map(|axis| mesh.extent(axis) / 2))
 }
 
 /// For each layer the one tensor of those before that it or a later layer reads; none where there are several.

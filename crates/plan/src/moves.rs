@@ -1,6 +1,6 @@
 //! What axes split of layers, and what redistributions between layers that are split in different ways cost.
 
-use crate::layers::{LayersError, StageCosts, middle_rank, nodes_of_tasks, of_one_rank};
+use crate::layers::{LayersError, StageCosts, nodes_of_tasks, of_one_rank};
 use partita_graph::NodeId;
 use partita_lower::{Request, Strategy};
 use partita_oracle::closed::Link;
@@ -37,7 +37,7 @@ pub(crate) fn add_seconds(
     add: &mut dyn FnMut(&Task, usize, TimeKind, f64),
 ) -> Result<(), LayersError> {
     let graph = request.graph;
-    let rank = middle_rank(&request.strategy.mesh());
+    let rank = request.strategy.mesh().middle();
     let program = of_one_rank(request, rank)?;
     let seconds = costs.seconds(&program, rank).map_err(LayersError::Cost)?;
     let passed: Vec<String> = crossing

@@ -1,6 +1,5 @@
 //! Prefilter: rejects candidates by lowering a few ranks, before all are lowered.
 
-use crate::layers::middle_rank;
 use crate::need::{Need, need};
 use crate::plan::{PlanError, Refusal, Rejection, SearchRequest};
 use crate::repeats::Shortened;
@@ -70,7 +69,7 @@ impl Prefilter<'_, '_> {
         strategy: &Strategy,
     ) -> Result<Result<Seconds, Rejection>, PlanError> {
         let mesh = strategy.mesh();
-        let middle = middle_rank(&mesh);
+        let middle = mesh.middle();
         if middle == mesh.ranks() - 1 {
             return Ok(Ok(Seconds(0.0)));
         }

@@ -9,7 +9,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::layers::{LayersError, middle_rank, of_one_rank};
+use crate::layers::{LayersError, of_one_rank};
 use crate::need::{Need, need};
 use crate::plan::{PlanError, Refusal, Rejection};
 use crate::prefilter::slower_than_best;
@@ -531,7 +531,7 @@ impl Ranking<'_, '_> {
     /// What the last rank and the middle one need.
     pub fn need(&self, strategy: &Strategy) -> Result<Result<Need, Rejection>, PlanError> {
         let mesh = strategy.mesh();
-        let mut ranks = vec![mesh.ranks() - 1, middle_rank(&mesh)];
+        let mut ranks = vec![mesh.ranks() - 1, mesh.middle()];
         ranks.dedup();
         self.need_of(strategy, &ranks)
     }

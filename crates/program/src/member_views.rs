@@ -4,7 +4,7 @@
 //! are kept as that view and how it is split; so costs and texts do not grow with the group.
 
 use crate::{Buffer, View};
-use partita_space::{Bytes, Interval, Mesh, Region, Split};
+use partita_space::{Bytes, Mesh, Split};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -50,25 +50,19 @@ impl SplitView {
         for (digit, &(_, parts)) in digits.iter_mut().zip(&self.levels).rev() {
             (*digit, rest) = (rest % parts, rest / parts);
         }
-        self.at(digits)
-    }
-
-    fn at(&self, digits: impl IntoIterator<Item = usize>) -> View {
-        let mut inside = self.whole.region().0;
+        let mut inside = self.whole.region();
         for (digit, &(dim, parts)) in digits.into_iter().zip(&self.levels) {
-            inside[dim] = split_part(inside[dim], parts, digit);
+            let all = inside.0[dim];
+            let extent = all.len();
+            inside.0[dim] = Split { extent, parts }.part(digit).shift(all.start);
         }
-        self.of(Region(inside))
-    }
-
-    fn of(&self, region: Region) -> View {
-        if region.is_empty() {
+        if inside.is_empty() {
             return View {
                 extent: [0; 5],
                 ..self.whole
             };
         }
-        View::of(self.whole.buffer, &region)
+        View::of(self.whole.buffer, &inside)
     }
 
     /// The extents of all parts, and how many parts have each.
@@ -89,11 +83,6 @@ impl SplitView {
         }
         all
     }
-}
-
-fn split_part(all: Interval, parts: usize, part: usize) -> Interval {
-    let extent = all.len();
-    Split { extent, parts }.part(part).shift(all.start)
 }
 
 impl fmt::Display for SplitView {
@@ -147,7 +136,7 @@ impl MemberViews {
     /// One by one, so that any can be changed.
     pub fn each_mut(&mut self) -> &mut Vec<View> {
         if let MemberViews::Split(split) = self {
-            *self = MemberViews::Each(Views::Split(split).iter().collect());
+            *self = MemberViews::Each(Views::Split(split).to_vec());
         }
         match self {
             MemberViews::Each(views) => views,
@@ -250,6 +239,11 @@ impl<'a> Views<'a> {
         };
         let parts = split.map(|split| (0..split.len()).map(|member| split.part(member)));
         views.iter().copied().chain(parts.into_iter().flatten())
+    }
+
+    /// All views, one by one.
+    pub fn to_vec(self) -> Vec<View> {
+        self.iter().collect()
     }
 
     /// The view at an index; none where there are fewer.

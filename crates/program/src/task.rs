@@ -3,6 +3,7 @@
 use crate::{Algorithm, Distribution, Kernel, MemberViews, View, Views};
 use partita_space::{AxisSet, Coord, Mesh, Offset, Rank, Submesh};
 use serde::{Deserialize, Serialize};
+use std::slice;
 
 /// Index of a task in its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -270,16 +271,19 @@ impl CollectiveKind {
         }
     }
 
-    /// Send and receive buffers of which one does not depend on another: each view of a bucket for itself.
-    pub fn parts(&self) -> Vec<(Views<'_>, Views<'_>)> {
+    /// Send and receive buffers of which one does not depend on another: each view of a bucket for itself, and of
+    /// one that is split the whole.
+    pub fn parts(&self) -> Vec<(&[View], &[View])> {
         match self {
             CollectiveKind::AllReduce { views } => {
-                let views = views.iter().map(Views::one);
+                let views = views.iter().map(slice::from_ref);
                 views.map(|view| (view, view)).collect()
             }
             CollectiveKind::AllGather { .. }
             | CollectiveKind::ReduceScatter { .. }
-            | CollectiveKind::AllToAll { .. } => vec![(self.sources(), self.targets())],
+            | CollectiveKind::AllToAll { .. } => {
+                vec![(self.sources().joined(), self.targets().joined())]
+            }
         }
     }
 

@@ -19,8 +19,8 @@ use self::members::CollectiveMembers;
 use self::point_to_point::Endpoint;
 use crate::{Memory, RunError, Transport};
 use partita_program::{
-    Collective, CollectiveKind, Exchange, Group, Lane, MemberViews, Packets, Program, Receive,
-    Staging, Task, TaskId, View, Work,
+    Collective, CollectiveKind, Exchange, Group, Lane, Packets, Program, Receive, Staging, Task,
+    TaskId, View, Work,
 };
 use partita_space::{Mesh, Offset, Rank};
 use std::collections::HashMap;
@@ -327,20 +327,20 @@ impl<M: PointToPoint> Transport for MessageTransport<M> {
                 Operation::Reduce(AllReduce::start(group, sequence, views, memory, endpoint))
             }
             CollectiveKind::ReduceScatter { sources, target } => {
-                let sources = listed(sources);
+                let sources = sources.views().to_vec();
                 Operation::ReduceScatter(ReduceScatter::start(
                     group, sequence, &sources, *target, memory, endpoint,
                 ))
             }
             CollectiveKind::AllGather { source, targets } => {
-                let targets = listed(targets);
+                let targets = targets.views().to_vec();
                 let sources = vec![*source; targets.len()];
                 Operation::PairwiseExchange(PairwiseExchange::start(
                     &group, sequence, &sources, &targets, memory, endpoint,
                 ))
             }
             CollectiveKind::AllToAll { sources, targets } => {
-                let [sources, targets] = [sources, targets].map(listed);
+                let [sources, targets] = [sources, targets].map(|views| views.views().to_vec());
                 Operation::PairwiseExchange(PairwiseExchange::start(
                     &group, sequence, &sources, &targets, memory, endpoint,
                 ))
@@ -400,9 +400,4 @@ impl<M: PointToPoint> Transport for MessageTransport<M> {
     fn take_tally(&mut self) -> [u64; 4] {
         std::mem::take(&mut self.tally)
     }
-}
-
-/// The views of the members, one by one.
-fn listed(views: &MemberViews) -> Vec<View> {
-    views.views().iter().collect()
 }

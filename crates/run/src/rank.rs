@@ -381,8 +381,7 @@ impl Step<'_, '_> {
                     self.memory.prefetch(&sent)
                 }
                 Work::Collective(collective) => {
-                    let sources: Vec<View> = collective.kind.sources().iter().collect();
-                    self.memory.prefetch(&sources)
+                    self.memory.prefetch(&collective.kind.sources().to_vec())
                 }
                 Work::Compute { .. } | Work::Load(_) | Work::Store(_) => None,
             };

@@ -292,6 +292,11 @@ impl Mesh {
         axes.iter().map(|axis| self.extent(axis)).product()
     }
 
+    /// The rank in the middle, with most neighbors.
+    pub fn middle(&self) -> Rank {
+        self.rank(self.extents.map(|extent| extent / 2))
+    }
+
     /// All ranks that differ from `rank` only along `axes`, ascending, `rank` included.
     pub fn group(&self, rank: Rank, axes: AxisSet) -> Vec<Rank> {
         let coord = self.coord(rank);

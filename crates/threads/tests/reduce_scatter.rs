@@ -279,7 +279,7 @@ fn groups_that_overlap_and_kinds_that_share_a_step() {
             let targets = parts(&target, &sizes).into();
             CollectiveKind::AllToAll { sources, targets }
         };
-        all.push((group, source, kind.targets().iter().collect::<Vec<View>>()));
+        all.push((group, source, kind.targets().to_vec()));
         let work = Work::Collective(Collective {
             sequence: sequence as u32,
             group,

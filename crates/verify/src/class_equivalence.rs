@@ -226,8 +226,7 @@ impl Uses {
                         (sources, targets)
                     }
                 };
-                let held = mine.joined().iter().copied();
-                let held: Vec<View> = held.filter(|view| !view.is_empty()).collect();
+                let held: Vec<View> = mine.iter().copied().filter(|v| !v.is_empty()).collect();
                 for mut mine in distributions(case, class, &held) {
                     match kind {
                         CollectiveKind::AllReduce { .. }
@@ -240,7 +239,7 @@ impl Uses {
                             .iter_mut()
                             .for_each(|axes| *axes = axes.before(group)),
                     }
-                    for theirs in distributions(case, class, theirs.joined()) {
+                    for theirs in distributions(case, class, theirs) {
                         self.distance(&mine, &theirs, group, None);
                     }
                 }

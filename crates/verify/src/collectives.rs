@@ -190,10 +190,10 @@ impl<'p> At<'_, 'p> {
         let expected = group.members.len();
         let counts = match kind {
             CollectiveKind::AllReduce { .. } => [None, None],
-            CollectiveKind::AllGather { targets, .. } => [None, Some(targets.views().len())],
-            CollectiveKind::ReduceScatter { sources, .. } => [Some(sources.views().len()), None],
-            CollectiveKind::AllToAll { sources, targets } => {
-                [sources, targets].map(|views| Some(views.views().len()))
+            CollectiveKind::AllGather { .. } => [None, Some(kind.targets().len())],
+            CollectiveKind::ReduceScatter { .. } => [Some(kind.sources().len()), None],
+            CollectiveKind::AllToAll { .. } => {
+                [kind.sources(), kind.targets()].map(|views| Some(views.len()))
             }
         };
         for (what, got) in ["sources", "targets"].into_iter().zip(counts) {

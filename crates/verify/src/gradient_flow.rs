@@ -15,7 +15,7 @@ use crate::{Case, Fault};
 use partita_program::descriptor::{Descriptor, Flow, SumRole};
 use partita_program::{
     Access, Body, BufferId, Collective, Exchange, GRADIENT_SQUARES, Group, Kernel, Load, Output,
-    Role, View, Views, When, Work,
+    Role, View, When, Work,
 };
 use partita_space::{Rank, Region, Submesh};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -568,9 +568,8 @@ impl<'p> Interpreter<'_, 'p> {
         &mut self,
         collective: &Collective,
         part: u32,
-        (sources, targets): (Views<'_>, Views<'_>),
+        (sources, targets): (&[View], &[View]),
     ) {
-        let [sources, targets] = [sources, targets].map(Views::joined);
         let is_followed = |view: &&View| !self.role(view).is_activation();
         let mine = sources
             .iter()

@@ -11,8 +11,7 @@ use crate::lost::unread;
 use crate::{BufferRegion, Case, Fault};
 use partita_program::descriptor::{Flow, Layout, Operand, Over, SumRole};
 use partita_program::{
-    Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, TaskSite, View, Views,
-    Work,
+    Body, BufferId, Collective, CollectiveKind, Exchange, Group, Kernel, TaskSite, View, Work,
 };
 use partita_space::{AxisList, AxisSet, Offset, Rank, Region};
 use std::collections::HashMap;
@@ -555,9 +554,8 @@ impl<'p> Interpreter<'_, 'p> {
         &mut self,
         collective: &Collective,
         part: u32,
-        (sources, targets): (Views<'_>, Views<'_>),
+        (sources, targets): (&[View], &[View]),
     ) {
-        let [sources, targets] = [sources, targets].map(Views::joined);
         let mine = sources
             .iter()
             .map(|view| self.read(view))

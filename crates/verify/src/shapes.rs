@@ -93,12 +93,8 @@ impl Rules<'_> {
             }
             CollectiveKind::AllGather { .. } => {}
             CollectiveKind::ReduceScatter { .. } | CollectiveKind::AllToAll { .. } => {
-                let views = || {
-                    kind.sources()
-                        .joined()
-                        .iter()
-                        .chain(kind.targets().joined())
-                };
+                let (sources, targets) = (kind.sources().joined(), kind.targets().joined());
+                let views = || sources.iter().chain(targets);
                 let Some(first) = views().next().map(|view| self.dtype_of(view)) else {
                     return;
                 };

@@ -12,8 +12,6 @@ use super::sums::{extreme, product, sum, without};
 use crate::network::Operation;
 use partita_graph::{Activation, PoolKind};
 
-const MEAN: PoolKind = PoolKind::AverageInside;
-
 /// The operations of a node.
 pub(super) fn translate(node: &View<'_, '_>) -> Made {
     if !node.node.domain.is_empty() && node.node.domain != "ai.onnx" {
@@ -43,10 +41,10 @@ pub(super) fn translate(node: &View<'_, '_>) -> Made {
             pool(node, PoolKind::average(count_padding))
         }
         "LpPool" if node.int("p", 2)? == 2 => pool(node, PoolKind::L2),
-        "GlobalAveragePool" => global(node, MEAN),
+        "GlobalAveragePool" => global(node, PoolKind::AverageInside),
         "GlobalMaxPool" => global(node, PoolKind::Max),
         "GlobalLpPool" if node.int("p", 2)? == 2 => global(node, PoolKind::L2),
-        "ReduceMean" => reduce(node, MEAN),
+        "ReduceMean" => reduce(node, PoolKind::AverageInside),
         "ReduceMax" => reduce(node, PoolKind::Max),
         "Softmax" => {
             let rank = node.extents(0)?.len();

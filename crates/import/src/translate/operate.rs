@@ -544,7 +544,7 @@ impl Translation<'_> {
         for (one, both) in window[missing..].iter().zip(padding) {
             overhangs |= one.pad_high > *both;
         }
-        if overhangs && *kind == (PoolKind::AverageAll) {
+        if overhangs && *kind == PoolKind::AverageAll {
             return reason(
                 "an average with ceil_mode that counts padding is not read; set count_include_pad=False",
             );

@@ -92,7 +92,7 @@ impl TrainRequest {
 }
 
 /// The effective settings of a run. Paths are relative to the current folder.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Run {
     /// Model of the zoo or path of a model file.
     pub model: TrainModel,
