@@ -7,7 +7,7 @@ use crate::machine;
 use crate::model;
 use crate::planning::PlanningError;
 use crate::search::staged;
-use crate::target::{Target, check_measured};
+use crate::target::{Platform, Target, check_measured};
 use crate::training::{Lowered, StrategyChoice, Training, lower_until, lowered, with_request};
 use partita_cluster::Software;
 use partita_lower::{LoweringPass, Request, Strategy};
@@ -123,7 +123,7 @@ fn stages(
     };
     let target = Target::new(
         context,
-        (name, Software::OWN),
+        &Platform::resolve(context, (name, Software::OWN), asked.training.ranks)?,
         (request.graph, &asked.training),
         InputRequest::IGNORED,
         (asked.memory, asked.kernels),

@@ -10,10 +10,10 @@ use crate::local_machine;
 use crate::model;
 use crate::pareto::pareto;
 use crate::planning::PlanningError;
-use crate::predict::{Epoch, EpochPrediction, OffloadRequest, PredictRequest};
+use crate::predict::{Epoch, EpochPrediction, OffloadRequest, PredictRequest, Sources};
 use crate::search::Limits;
 use crate::software::{self, Reserve};
-use crate::target::Target;
+use crate::target::{Platform, Target};
 use crate::training::{
     StrategyChoice, Training, lower_to_predict, micro_note, request as lowering, sample_note,
 };
@@ -197,9 +197,11 @@ pub fn plan(context: &Context, request: &PlanRequest) -> Result<Planned, Plannin
     let training = &request.training;
     let ranks = training.ranks;
     let graph = model::resolve(&training.model)?;
+    let names = (&*request.machine, &*request.software);
+    let platform = Platform::resolve(context, names, ranks)?;
     let target = Target::new(
         context,
-        (&request.machine, &request.software),
+        &platform,
         (&graph, training),
         request.input,
         (request.memory, None),
@@ -235,7 +237,7 @@ pub fn plan(context: &Context, request: &PlanRequest) -> Result<Planned, Plannin
         };
         explain_best(
             context,
-            (request, &target),
+            (request, platform, &target),
             &left,
             training,
             prediction,
@@ -273,7 +275,7 @@ fn note_micro(context: &Context, best: Option<&RankedStrategy>, graph: &Graph) {
 /// What bounds the best strategy, and an epoch under it; none where the samples of the dataset were not said.
 fn explain_best(
     context: &Context,
-    (request, target): (&PlanRequest, &Target<'_>),
+    (request, platform, target): (&PlanRequest, Platform, &Target<'_>),
     left: &dyn Fn() -> Option<Seconds>,
     training: Request<'_>,
     prediction: &Prediction,
@@ -313,7 +315,12 @@ fn explain_best(
         ..PredictRequest::new(request.training.clone(), strategy, &request.machine)
     };
     let epoch = Epoch::new(&request, training.graph)?;
-    let epoch = epoch.map(|epoch| epoch.predict(context, training.graph, &request, &step));
+    let sources = Sources {
+        graph: training.graph,
+        platform,
+        layer_times: None,
+    };
+    let epoch = epoch.map(|epoch| epoch.predict(context, &request, &sources, &step));
     Ok((explanation, epoch.transpose()?))
 }
 

@@ -14,7 +14,7 @@ use crate::model;
 use crate::planning::PlanningError;
 use crate::search::staged;
 use crate::software;
-use crate::target::{DescribedMachine, Target};
+use crate::target::{DescribedMachine, Platform, Target};
 use crate::training::{
     Lowered, StrategyChoice, Training, lowered_to_predict, micro_note, request as lowering,
     sample_note,
@@ -172,27 +172,64 @@ pub fn predict(context: &Context, request: &PredictRequest) -> Result<Predicted,
     if request.offload.is_some_and(|it| it.loaders > 0) {
         request.input.choice = Some(IoChoice::Loaders);
     }
-    let mut predicted = step(context, &request, &graph)?;
+    let sources = Sources::read(context, &request, &graph)?;
+    let mut predicted = step(context, &request, &sources)?;
     if let Some(epoch) = epoch {
-        predicted.epoch = Some(epoch.predict(context, &graph, &request, &predicted.prediction)?);
+        let step = &predicted.prediction;
+        predicted.epoch = Some(epoch.predict(context, &request, &sources, step)?);
     }
     Ok(predicted)
+}
+
+/// What a request names. It is read once, for a prediction may have several steps, and files may be pipes.
+pub struct Sources<'g> {
+    /// The model.
+    pub graph: &'g Graph,
+    /// The machine and its software.
+    pub platform: Platform,
+    /// Measured times of layers.
+    pub layer_times: Option<LayerTimes>,
+}
+
+impl<'g> Sources<'g> {
+    /// Errors: as [`Platform::resolve`]; times of layers that cannot be read, or for a machine that is measured.
+    fn read(
+        context: &Context,
+        request: &PredictRequest,
+        graph: &'g Graph,
+    ) -> Result<Self, PlanningError> {
+        let names = (&*request.machine, &*request.software);
+        let platform = Platform::resolve(context, names, request.training.ranks)?;
+        let (seconds, table) = (request.seconds_per_sample, request.layer_times.as_deref());
+        if platform.machine.is_none() {
+            match (seconds, table) {
+                (Some(seconds), _) => return Err(PlanningError::MeasuredHere(seconds)),
+                (None, Some(_)) => return Err(PlanningError::LayersMeasuredHere),
+                (None, None) => {}
+            }
+        }
+        Ok(Self {
+            graph,
+            platform,
+            layer_times: table.map(LayerTimes::read).transpose()?,
+        })
+    }
 }
 
 /// Predicts a step alone.
 fn step(
     context: &Context,
     request: &PredictRequest,
-    graph: &Graph,
+    sources: &Sources<'_>,
 ) -> Result<Predicted, PlanningError> {
-    let training = &request.training;
+    let (training, graph) = (&request.training, sources.graph);
     let budget = match &request.strategy {
         StrategyChoice::Auto(_) => MeasuringBudget::default(),
         StrategyChoice::Given(_) => MeasuringBudget::unlimited(),
     };
     let target = Target::new(
         context,
-        (&request.machine, &request.software),
+        &sources.platform,
         (graph, training),
         request.input,
         (request.memory, request.kernels),
@@ -207,7 +244,8 @@ fn step(
     };
     let menu = target.machine.menu(training.ranks);
     let subject = (graph, training, &strategy);
-    let (target, scales) = scaled(target, request, subject, &*menu)?;
+    let table = sources.layer_times.as_ref();
+    let (target, scales) = scaled(target, (request.seconds_per_sample, table), subject, &*menu)?;
     let memory = target.machine.memory(training.ranks);
     let room = target.reserve.room(memory);
     let lowered = lowered_to_predict(subject, &*menu, request.kind, &|lowering| {
@@ -230,28 +268,22 @@ type Scales = (Option<ComputeScale>, Option<LayerScale>);
 
 /// The target with modeled times scaled by measured ones, where they are given.
 ///
-/// Errors: a machine that is measured; a table that does not suit the model.
+/// Errors: a table that does not suit the model.
 fn scaled<'c>(
     mut target: Target<'c>,
-    request: &PredictRequest,
+    (seconds, table): (Option<Seconds>, Option<&LayerTimes>),
     subject: (&Graph, &Training, &StrategyChoice),
     menu: &dyn Menu,
 ) -> Result<(Target<'c>, Scales), PlanningError> {
-    let (seconds, table) = (request.seconds_per_sample, &request.layer_times);
     let Some(described) = target.machine.described_mut() else {
-        return match (seconds, table) {
-            (Some(seconds), _) => Err(PlanningError::MeasuredHere(seconds)),
-            (None, Some(_)) => Err(PlanningError::LayersMeasuredHere),
-            (None, None) => Ok((target, (None, None))),
-        };
+        return Ok((target, (None, None)));
     };
     let scale = |seconds| ComputeScale::of(seconds, subject, menu, &*described.costs);
     let compute = seconds.map(scale).transpose()?;
     if let Some(scale) = &compute {
         described.costs = scale.scaled(Arc::clone(&described.costs));
     }
-    let table = table.as_deref().map(LayerTimes::read).transpose()?;
-    let scale = |table: LayerTimes| table.scale(subject, menu, &*described.costs);
+    let scale = |table: &LayerTimes| table.scale(subject, menu, &*described.costs);
     let layers = table.map(scale).transpose()?;
     if let Some(scale) = &layers {
         described.costs = scale.scaled(Arc::clone(&described.costs));

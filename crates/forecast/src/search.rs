@@ -4,7 +4,7 @@ use crate::planning::PlanningError;
 use crate::target::TargetMachine;
 use partita_lower::{Request, Strategy, lower};
 use partita_oracle::{KernelBasis, Prediction};
-use partita_plan::{PlanError, RankedStrategy, SearchRequest, Steps, balance, plan};
+use partita_plan::{PlanError, RankedStrategy, SearchRequest, Steps, UnknownCost, balance, plan};
 use partita_program::Program;
 use partita_site::Context;
 use partita_space::help::Message;
@@ -76,12 +76,12 @@ pub fn search(
         knows_costs: machine.described().is_some(),
         cost: &|program| {
             if failure.borrow().is_some() {
-                return Err("no cost".to_owned());
+                return Err(UnknownCost("no cost".to_owned()));
             }
             let mut prediction = machine.predict(program).map_err(|error| {
                 let text = Message::of(&error).inline();
                 failure.replace(Some(error));
-                text
+                UnknownCost(text)
             })?;
             prediction.digest = limits.digests.then(|| program.digest());
             Ok(prediction)
@@ -171,7 +171,7 @@ pub fn staged(
     }
     let predict = |program: &Program| {
         let prediction = machine.predict(program);
-        prediction.map_err(|error| Message::of(&error).inline())
+        prediction.map_err(|error| UnknownCost(Message::of(&error).inline()))
     };
     let is_over = || context.is_cancelled();
     // Kernels of whole programs would all have to be measured.

@@ -12,7 +12,7 @@ use crate::planning::PlanningError;
 use crate::search::{Limits, search};
 use crate::software::{self, Reserve};
 use crate::training::Training;
-use partita_cluster::{LayerPrecision, Software};
+use partita_cluster::{LayerPrecision, Machine, Software};
 use partita_graph::Graph;
 use partita_lower::{Request, Strategy};
 use partita_plan::RankedStrategy;
@@ -35,27 +35,60 @@ pub struct Target<'c> {
     pub reserve: Reserve,
 }
 
-impl<'c> Target<'c> {
-    /// The machine and the software of these names or files; `here` is this machine. Samples come from where `input`
-    /// says. `memory` is the limit of a rank, `kernels` are pinned, both by default as the machine has them. Kernels of this
-    /// machine are measured within `budget`.
+/// The machine and the software of a request. Both are read once: their files may be pipes.
+pub struct Platform {
+    /// The machine of a file; `None` for this one.
+    pub machine: Option<Machine>,
+    software: Software,
+    settings: Strategy,
+}
+
+impl Platform {
+    /// The machine and the software of these names or files; `here` is this machine.
     ///
-    /// Errors: no such machine or software, too few devices, an unknown input rate, a precision that it lacks.
+    /// Errors: no such machine or software, too few devices, software that is not here.
+    pub fn resolve(
+        context: &Context,
+        (machine, software): (&str, &str),
+        ranks: usize,
+    ) -> Result<Self, PlanningError> {
+        let environment = context.environment();
+        let machine = if machine::is_local(machine) {
+            software::check_local(software)?;
+            None
+        } else {
+            let machine = machine::resolve(machine, environment)?;
+            machine::check_capacity(&machine, ranks)?;
+            Some(machine)
+        };
+        let (software, settings) = software::resolve(software, machine.as_ref(), environment)?;
+        Ok(Self {
+            machine,
+            software,
+            settings,
+        })
+    }
+}
+
+impl<'c> Target<'c> {
+    /// Samples come from where `input` says. `memory` is the limit of a rank, `kernels` are pinned, both by default as the
+    /// machine has them. Kernels of this machine are measured within `budget`.
+    ///
+    /// Errors: an unknown input rate, a precision that the machine lacks, kernels without their device.
     pub fn new(
         context: &'c Context,
-        (machine, software): (&str, &str),
+        platform: &Platform,
         (graph, training): (&Graph, &Training),
         input: InputRequest,
         (memory, kernels): (Option<Bytes>, Option<KernelSet>),
         budget: MeasuringBudget,
     ) -> Result<Self, PlanningError> {
-        let environment = context.environment();
-        if machine::is_local(machine) {
+        let software = platform.software.clone();
+        let settings = software::settings_for(platform.settings.clone(), graph);
+        let Some(machine) = platform.machine.clone() else {
             check_measured(training.precision)?;
-            software::check_local(software)?;
             let kernels = kernels.unwrap_or(KernelSet::CPU);
             kernels.check_devices()?;
-            let (software, settings) = software::resolve(software, None, environment)?;
             let ranks = Ranks::threads(training.ranks, local_machine::THREADS);
             let input = Input::local(input);
             let machine = MeasuredMachine::new(
@@ -68,15 +101,11 @@ impl<'c> Target<'c> {
             return Ok(Self {
                 machine: Box::new(machine),
                 software,
-                settings: software::settings_for(settings, graph),
+                settings,
                 input,
                 reserve: Reserve::default(),
             });
-        }
-        let machine = machine::resolve(machine, environment)?;
-        machine::check_capacity(&machine, training.ranks)?;
-        let (software, settings) = software::resolve(software, Some(&machine), environment)?;
-        let settings = software::settings_for(settings, graph);
+        };
         let input = Input::new(graph, training, (&machine, &software), input)?;
         let reserve = Reserve::new(&software, &machine).keeping(input.kept);
         let asked = (input.source, training.precision);

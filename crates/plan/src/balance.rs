@@ -1,6 +1,6 @@
 //! Balancing: assigns layers to the stages of a pipeline, where the strategy does not specify them.
 
-use crate::layers::{LayerCost, Layers, LayersError, StageCosts, single_crossings};
+use crate::layers::{LayerCost, Layers, LayersError, StageCosts, UnknownCost, single_crossings};
 use crate::repeats::Shortened;
 use partita_graph::Graph;
 use partita_lower::{LowerError, Pass, Request, Slot, Strategy, balanced, lower_ranks, slots};
@@ -34,8 +34,8 @@ pub enum BalanceError {
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// An unknown cost.
-    #[error("{0}")]
-    Cost(String),
+    #[error(transparent)]
+    Cost(UnknownCost),
     /// No partition fits in memory.
     #[error(
         "strategy `{strategy}`: no partition of the layers of {model} into these stages fits: the largest rank \
@@ -194,7 +194,9 @@ impl Balancer<'_> {
         let time = |stage: usize, range: &Range<usize>| self.seconds(stage, range);
         let least = |stage: usize, range: &Range<usize>| self.computation(stage, range);
         let Some(ranges) = self.balanced(&least, &time) else {
-            return Err(BalanceError::Cost("the stages take forever".to_owned()));
+            return Err(BalanceError::Cost(UnknownCost(
+                "the stages take forever".into(),
+            )));
         };
         let seconds = self.step_seconds(&ranges);
         if seconds > self.wanted.most {

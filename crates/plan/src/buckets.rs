@@ -99,7 +99,7 @@ fn sums_gradients(strategy: &Strategy) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layers::FixedCosts;
+    use crate::layers::{FixedCosts, UnknownCost};
     use crate::plan::SearchRequest;
     use crate::requests;
     use partita_oracle::MachineCosts;
@@ -122,7 +122,7 @@ mod tests {
             micro_statistics: false,
             front: false,
             knows_costs: true,
-            cost: &|_| Err("not asked for".to_owned()),
+            cost: &|_| Err(UnknownCost("not asked for".to_owned())),
             stages: &FixedCosts(&costs),
             progress: &|_, _| {},
             is_over: &|_, _| false,

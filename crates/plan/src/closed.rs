@@ -66,7 +66,7 @@ impl<'a> ClosedForms<'a> {
             ..*training
         };
         let program = of_one_rank(&request, 0)?;
-        let seconds = costs.seconds(&program, 0).map_err(LayersError::Cost)?;
+        let seconds = costs.seconds(&program, 0)?;
         let nodes = rows_of_nodes(graph);
         let mut rows: Vec<LayerRow> = nodes.iter().map(|range| row(graph, range)).collect();
         let mut row_of = vec![0; graph.nodes.len()];

@@ -5,7 +5,7 @@ use partita_graph::{Graph, NodeId, readers};
 use partita_lower::{LowerError, Request, Strategy, lower_rank};
 use partita_oracle::LayerPrecision;
 use partita_oracle::closed::Link;
-use partita_oracle::{Costs, durations, task_seconds};
+use partita_oracle::{Costs, SimulateError, durations, task_seconds};
 use partita_program::{Body, Count, Phase, Program, ProgramKind, Role};
 use partita_space::{Axis, Bytes, Rank, Seconds};
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ pub trait StageCosts {
     /// of the program have the same body.
     ///
     /// Errors: an unknown cost.
-    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String>;
+    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, UnknownCost>;
 
     /// Seconds of a message; 0 if unknown.
     fn message(&self, from: Rank, to: Rank, bytes: Bytes) -> Seconds;
@@ -28,7 +28,7 @@ pub trait StageCosts {
     /// Duration of each task of a rank.
     ///
     /// Errors: an unknown cost.
-    fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String>;
+    fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, UnknownCost>;
 
     /// Cost of a link in a ring allreduce over these ranks; 0 if unknown.
     fn ring(&self, members: &[Rank]) -> Link;
@@ -55,7 +55,7 @@ impl StageCosts for FixedCosts<'_> {
         self.0.precision()
     }
 
-    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, UnknownCost> {
         Ok(task_seconds(
             program.body(rank),
             rank,
@@ -69,7 +69,7 @@ impl StageCosts for FixedCosts<'_> {
         cost.map_or(Seconds(0.0), |cost| cost.seconds())
     }
 
-    fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+    fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, UnknownCost> {
         Ok(durations(program.body(rank), rank, &program.mesh, self.0))
     }
 
@@ -165,7 +165,7 @@ impl Layers {
         };
         let rank = strategy.mesh().middle();
         let program = of_one_rank(&request, rank)?;
-        let delays = costs.delays(&program, rank).map_err(LayersError::Cost)?;
+        let delays = costs.delays(&program, rank)?;
         let each = Self::each(graph, &program.bodies[0], &delays);
         let each: Vec<LayerCost> = match like {
             None => each,
@@ -245,8 +245,19 @@ pub enum LayersError {
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// The cost of a kernel or message is unknown.
-    #[error("{0}")]
-    Cost(String),
+    #[error(transparent)]
+    Cost(#[from] UnknownCost),
+}
+
+/// Why the cost of a program is unknown.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnknownCost(pub String);
+
+impl From<SimulateError> for UnknownCost {
+    fn from(error: SimulateError) -> Self {
+        Self(error.to_string())
+    }
 }
 
 /// For each layer the one tensor of those before that it or a later layer reads; none where there are several.

@@ -88,7 +88,7 @@ pub use balance::{BalanceError, Balanced};
 pub use candidates::{candidates, hybrids};
 pub use closed::{ClosedForm, closed_form};
 pub use growth::{CannotGrow, doubled, ranks_max};
-pub use layers::{FixedCosts, LayersError, StageCosts};
+pub use layers::{FixedCosts, LayersError, StageCosts, UnknownCost};
 pub use partition::balance;
 pub use per_layer::PerLayer;
 pub use pipelines::pipelines;

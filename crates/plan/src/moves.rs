@@ -39,7 +39,7 @@ pub(crate) fn add_seconds(
     let graph = request.graph;
     let rank = request.strategy.mesh().middle();
     let program = of_one_rank(request, rank)?;
-    let seconds = costs.seconds(&program, rank).map_err(LayersError::Cost)?;
+    let seconds = costs.seconds(&program, rank)?;
     let passed: Vec<String> = crossing
         .iter()
         .map(|id| format!("{}.moved", graph.node(*id).name))

@@ -1,16 +1,13 @@
 //! What is searched for, and what a search finds.
 
-use crate::layers::StageCosts;
+use crate::layers::{StageCosts, UnknownCost};
 use partita_lower::{LowerError, Request, Strategy};
 use partita_oracle::Prediction;
 use partita_program::{Body, Program};
 use partita_space::{Bytes, Mesh, Rank, Seconds};
 
-/// Why the cost of a program is unknown.
-type Unknown = String;
-
 /// Predicts the time of a program.
-pub type Cost<'a> = dyn Fn(&Program) -> Result<Prediction, Unknown> + 'a;
+pub type Cost<'a> = dyn Fn(&Program) -> Result<Prediction, UnknownCost> + 'a;
 
 /// Lower bound of the time of a step from the body of one rank, as [`partita_oracle::rank_seconds`].
 pub type LowerBound<'a> = dyn Fn(&Body, Rank, &Mesh) -> Seconds + 'a;

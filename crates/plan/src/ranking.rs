@@ -317,7 +317,7 @@ impl Ranking<'_, '_> {
                 strategy: &short,
                 ..self.request.training
             })?;
-            let prediction = (self.request.cost)(&program).map_err(LayersError::Cost)?;
+            let prediction = (self.request.cost)(&program)?;
             Ok([prediction.iteration_seconds.0])
         });
         match found {
@@ -739,7 +739,7 @@ impl Ranking<'_, '_> {
                     Err((Refusal::Unsuited, Message::of(&error).inline()))
                 }
                 Err(BalanceError::Lower(error)) => return Err(error.into()),
-                Err(BalanceError::Cost(unknown)) => Err((Refusal::Unknown, unknown)),
+                Err(BalanceError::Cost(unknown)) => Err((Refusal::Unknown, unknown.0)),
                 Err(error @ BalanceError::Memory { needed, .. }) => {
                     Err((Refusal::Memory(needed), Message::of(&error).inline()))
                 }
@@ -781,6 +781,6 @@ fn evaluate(
         );
         return Ok(Err((Refusal::Memory(needed), reason)));
     }
-    let prediction = (request.cost)(&program).map_err(|unknown| (Refusal::Unknown, unknown));
+    let prediction = (request.cost)(&program).map_err(|unknown| (Refusal::Unknown, unknown.0));
     Ok(prediction.map(|prediction| (prediction, program.tasks())))
 }

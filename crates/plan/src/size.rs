@@ -63,7 +63,7 @@ fn tasks_of(body: &Body) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layers::FixedCosts;
+    use crate::layers::{FixedCosts, UnknownCost};
     use crate::requests;
     use partita_oracle::MachineCosts;
     use partita_space::{Bytes, Seconds};
@@ -87,7 +87,7 @@ mod tests {
             micro_statistics: false,
             front: false,
             knows_costs: true,
-            cost: &|_| Err("not asked for".to_owned()),
+            cost: &|_| Err(UnknownCost("not asked for".to_owned())),
             stages: &FixedCosts(&costs),
             progress: &|_, _| {},
             is_over: &|_, _| false,

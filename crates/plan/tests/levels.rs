@@ -49,9 +49,7 @@ fn searched(
         micro_statistics: false,
         front: false,
         knows_costs,
-        cost: &|program| {
-            predict(program, &costs, Mode::Classes, 1, false).map_err(|error| error.to_string())
-        },
+        cost: &|program| Ok(predict(program, &costs, Mode::Classes, 1, false)?),
         stages: &FixedCosts(&costs),
         progress: &|_, _| {},
         is_over: &|_, _| false,

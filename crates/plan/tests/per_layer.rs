@@ -135,7 +135,7 @@ fn ranked_with(
         knows_costs,
         cost: &|program| {
             simulated.set(simulated.get() + 1);
-            predict(program, &costs, Mode::Classes, 1, false).map_err(|error| error.to_string())
+            Ok(predict(program, &costs, Mode::Classes, 1, false)?)
         },
         stages: &FixedCosts(&costs),
         progress: &|_, _| {},

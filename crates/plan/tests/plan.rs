@@ -10,7 +10,8 @@ use partita_oracle::{
     simulate,
 };
 use partita_plan::{
-    FixedCosts, PlanError, RankedStrategy, Refusal, SearchRequest, candidates, pipelines, plan,
+    FixedCosts, PlanError, RankedStrategy, Refusal, SearchRequest, UnknownCost, candidates,
+    pipelines, plan,
 };
 use partita_program::{
     Algorithm, Body, Buffer, BufferId, Choice, Collective, CollectiveKind, Count, Dtype,
@@ -172,8 +173,8 @@ fn training(graph: &Graph, batch: usize) -> Request<'_> {
     }
 }
 
-fn oracle(costs: &Flat, program: &Program) -> Result<Prediction, String> {
-    predict(program, costs, Mode::Classes, 1, false).map_err(|error| error.to_string())
+fn oracle(costs: &Flat, program: &Program) -> Result<Prediction, UnknownCost> {
+    Ok(predict(program, costs, Mode::Classes, 1, false)?)
 }
 
 fn planned(
@@ -533,7 +534,7 @@ fn unknown_costs_and_missing_kernels_are_told() {
         micro_statistics: true,
         front: false,
         knows_costs: true,
-        cost: &|_| Err("nobody measured this".to_owned()),
+        cost: &|_| Err(UnknownCost("nobody measured this".to_owned())),
         stages: &FixedCosts(&FAST_LINK),
         progress: &|_, _| {},
         is_over: &|_, _| false,

@@ -48,9 +48,7 @@ fn planned(graph: &Graph, costs: &MachineCosts, prune_factor: f64) -> Vec<Ranked
         micro_statistics: true,
         front: false,
         knows_costs: true,
-        cost: &|program| {
-            predict(program, costs, Mode::Classes, 1, false).map_err(|error| error.to_string())
-        },
+        cost: &|program| Ok(predict(program, costs, Mode::Classes, 1, false)?),
         stages: &FixedCosts(costs),
         progress: &|_, _| {},
         is_over: &|_, _| false,

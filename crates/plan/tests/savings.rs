@@ -26,9 +26,7 @@ fn best_within(memory: u64) -> (f64, Strategy) {
         micro_statistics: true,
         front: false,
         knows_costs: true,
-        cost: &|program| {
-            predict(program, &costs, Mode::Classes, 1, false).map_err(|error| error.to_string())
-        },
+        cost: &|program| Ok(predict(program, &costs, Mode::Classes, 1, false)?),
         stages: &FixedCosts(&costs),
         progress: &|_, _| {},
         is_over: &|_, _| false,
@@ -67,9 +65,7 @@ fn candidates_in_chunks_take_no_place_of_others() {
         micro_statistics: true,
         front: false,
         knows_costs: true,
-        cost: &|program| {
-            predict(program, &costs, Mode::Classes, 1, false).map_err(|error| error.to_string())
-        },
+        cost: &|program| Ok(predict(program, &costs, Mode::Classes, 1, false)?),
         stages: &FixedCosts(&costs),
         progress: &|_, _| {},
         is_over: &|_, _| false,

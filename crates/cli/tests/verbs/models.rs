@@ -262,6 +262,29 @@ fn models_are_read_from_a_pipe() {
     }
 }
 
+/// Epochs and evaluations are predicted for the same machine.
+#[test]
+fn machine_files_are_read_from_a_pipe() {
+    let machine = include_str!("../../../../machines/lassen.toml");
+    let model = ["cosmoflow@32", "--ranks", "2", "--batch", "2"];
+    let epoch = ["--dataset-samples", "64", "--validation-samples", "8"];
+    let with = |verb: &'static str, more: &[&'static str]| {
+        let machine = ["--machine", "/dev/stdin"];
+        [&[verb], &model[..], &machine, &epoch, more].concat()
+    };
+    let data = ["--strategy", "data=2"];
+    for arguments in [
+        with("plan", &[]),
+        with("predict", &data),
+        with("predict", &[&data[..], &["--validators", "1"]].concat()),
+    ] {
+        let output = piped(partita(&arguments), machine);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {text}");
+        assert!(!output.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
 /// What a command says that is given this text.
 fn piped(mut command: Command, text: &str) -> Output {
     command

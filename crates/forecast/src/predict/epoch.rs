@@ -1,8 +1,7 @@
 //! `predict` of a training with loaders and validators: the time of an epoch, by what bounds it.
 
-use super::{PredictRequest, step};
+use super::{PredictRequest, Sources, step};
 use crate::input::{InputRequest, PublishedSamples, published_samples};
-use crate::machine;
 use crate::planning::{EpochError, PlanningError};
 use partita_cluster::LinkKind;
 use partita_graph::Graph;
@@ -173,22 +172,22 @@ impl Epoch {
     pub fn predict(
         &self,
         context: &Context,
-        graph: &Graph,
         request: &PredictRequest,
+        sources: &Sources<'_>,
         step: &Prediction,
     ) -> Result<EpochPrediction, PlanningError> {
         let offload = self.offload;
         let is_evaluated = offload.validation_samples > 0
             && (offload.validators == 0 || offload.seconds_per_validation.is_none());
         let evaluation = if is_evaluated {
-            Times::of(&evaluation(context, request, graph)?)
+            Times::of(&evaluation(context, request, sources)?)
         } else {
             Times::default()
         };
         let before = if offload.validators == 0 {
             Seconds(0.0)
         } else {
-            sending(context, request, graph)?
+            sending(sources)
         };
         Ok(self.predicted(&Times::of(step), &evaluation, before))
     }
@@ -264,7 +263,7 @@ fn busiest(ranks: usize, loaders: usize) -> f64 {
 fn evaluation(
     context: &Context,
     request: &PredictRequest,
-    graph: &Graph,
+    sources: &Sources<'_>,
 ) -> Result<Prediction, PlanningError> {
     let evaluated = PredictRequest {
         kind: ProgramKind::Evaluate,
@@ -273,21 +272,20 @@ fn evaluation(
         explain: false,
         ..request.clone()
     };
-    Ok(step(context, &evaluated, graph)?.prediction)
+    Ok(step(context, &evaluated, sources)?.prediction)
 }
 
 /// Time that a snapshot of the parameters travels to a validator, on a machine whose links are known.
-fn sending(
-    context: &Context,
-    request: &PredictRequest,
-    graph: &Graph,
-) -> Result<Seconds, PlanningError> {
-    if machine::is_local(&request.machine) {
-        return Ok(Seconds(0.0));
-    }
-    let machine = machine::resolve(&request.machine, context.environment())?;
-    let elements: usize = graph.stored_parameters().map(|one| one.volume()).sum();
-    Ok(Bytes(4 * elements as u64) / machine.bandwidth(LinkKind::Inter))
+fn sending(sources: &Sources<'_>) -> Seconds {
+    let elements: usize = sources
+        .graph
+        .stored_parameters()
+        .map(|one| one.volume())
+        .sum();
+    let machine = sources.platform.machine.as_ref();
+    machine.map_or(Seconds(0.0), |machine| {
+        Bytes(4 * elements as u64) / machine.bandwidth(LinkKind::Inter)
+    })
 }
 
 #[cfg(test)]

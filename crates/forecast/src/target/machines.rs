@@ -13,7 +13,7 @@ use partita_oracle::{
     Costs, MachineCosts, MeasuredCosts, Prediction, SampleRead, ScaledCosts, SimulateError,
     SpeedFactors, rank_seconds,
 };
-use partita_plan::{FixedCosts, StageCosts};
+use partita_plan::{FixedCosts, StageCosts, UnknownCost};
 use partita_program::{Body, Menu, Program};
 use partita_site::kernel_set::{KernelSet, menu_of};
 use partita_site::{Context, Ranks};
@@ -308,10 +308,12 @@ impl MeasuredStages<'_, '_> {
     fn measured<T>(
         &self,
         program: &Program,
-        with: impl Fn(FixedCosts<'_>) -> Result<T, String>,
-    ) -> Result<T, String> {
+        with: impl Fn(FixedCosts<'_>) -> Result<T, UnknownCost>,
+    ) -> Result<T, UnknownCost> {
         let costs = self.machine.with(self.ranks, |here| here.costs(program));
-        let costs = costs.flatten().map_err(|error| error.to_string())?;
+        let costs = costs
+            .flatten()
+            .map_err(|error| UnknownCost(error.to_string()))?;
         let found = with(FixedCosts(&costs));
         self.costs.replace(costs);
         found
@@ -323,7 +325,7 @@ impl StageCosts for MeasuredStages<'_, '_> {
         self.machine.precision()
     }
 
-    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, UnknownCost> {
         self.measured(program, |known| known.delays(program, rank))
     }
 
@@ -331,7 +333,7 @@ impl StageCosts for MeasuredStages<'_, '_> {
         FixedCosts(&*self.costs.borrow()).message(from, to, bytes)
     }
 
-    fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+    fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, UnknownCost> {
         self.measured(program, |known| known.seconds(program, rank))
     }
 

@@ -1,7 +1,7 @@
 //! What is saved, beside an exhaustive choice, and whether all ranks then fit.
 
 use super::*;
-use crate::layers::StageCosts;
+use crate::layers::{StageCosts, UnknownCost};
 use crate::partition::balance;
 use crate::plan::SearchRequest;
 use crate::requests;
@@ -37,7 +37,7 @@ impl StageCosts for Rates {
         LayerPrecision::F32
     }
 
-    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+    fn delays(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, UnknownCost> {
         Ok(Self::tasks(program.body(rank)))
     }
 
@@ -45,7 +45,7 @@ impl StageCosts for Rates {
         Seconds(0.0)
     }
 
-    fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, String> {
+    fn seconds(&self, program: &Program, rank: Rank) -> Result<Vec<Seconds>, UnknownCost> {
         Ok(Self::tasks(program.body(rank)))
     }
 
@@ -64,7 +64,7 @@ fn request<'a>(training: Request<'a>, ranks: usize) -> SearchRequest<'a> {
         micro_statistics: true,
         front: false,
         knows_costs: true,
-        cost: &|_| Err("nothing is simulated".to_owned()),
+        cost: &|_| Err(UnknownCost("nothing is simulated".to_owned())),
         stages: &Rates,
         progress: &|_, _| {},
         is_over: &|_, _| false,
