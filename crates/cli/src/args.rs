@@ -9,7 +9,7 @@ mod tune;
 pub use choices::{
     BatchNormName, CheckName, DeviceName, DigitsTaskName, InterpolationName, IoName, KernelsName,
     KindName, NamesName, OptimizerName, OrientationName, OutputName, PrecisionName, SampleName,
-    SplitName, StoreName, StoredName, TileWeightsName, UnitsName, VolumesName,
+    SplitName, StoreName, StoredName, TileWeightsName, TuningName, UnitsName, VolumesName,
 };
 pub use fractals::FractalsArgs;
 pub use input::{CoresArgs, DecodingArgs, InputArgs, OffloadArgs};
@@ -374,6 +374,11 @@ pub struct TrainArgs {
     /// (default: a tenth of the training, at most 2 minutes; with `--prediction` of a given strategy, all)
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true)]
     pub budget: Option<Seconds>,
+    /// Whether the most promising kernels are tried for some steps before the run (overrides `tune` of the run file; default:
+    /// live)
+    // Open MPI takes `--tune` for its own.
+    #[arg(long, value_enum)]
+    pub tuning: Option<TuningName>,
     /// How many samples are checked for NaN, infinities, invalid classes and constant channels before the run
     /// (overrides the run file; default: quick)
     #[arg(long, value_enum)]

@@ -6,17 +6,19 @@ use crate::args::{
     ImportNetworkArgs, InferArgs, InputArgs, InterpolationName, IoName, KindName, LowerArgs,
     MakingArgs, NamesName, OffloadArgs, OptimizerName, OrientationName, OutputName, PlanArgs,
     PrecisionName, PredictArgs, SampleName, SegmentationArgs, ShapesArgs, SplitName, StoreName,
-    StoredName, TileWeightsName, TrainArgs, TrainingArgs, TuneArgs, UnitsName, VolumesName,
+    StoredName, TileWeightsName, TrainArgs, TrainingArgs, TuneArgs, TuningName, UnitsName,
+    VolumesName,
 };
 use crate::error::CliError;
 use crate::number::{Cores, Mirror};
 use partita::{
     ADAM, ADAMW, BatchNormStatistics, COUNTS, CalibrateRequest, ConvertRequest, CosmologyRequest,
     DigitsRequest, ErrorKind, FLOATS, ForwardRequest, FractalsRequest, ImportRequest, InferRequest,
-    InputRequest, IoChoice, LAMB, LARS, LayerPrecision, LowerRequest, MakeRequest, NESTEROV,
-    OffloadRequest, PlanRequest, PredictRequest, PredictionChoice, PredictionUnits, ResumeFrom,
-    SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest, StoreKind, StrategyChoice,
-    TilesAsked, TrainRequest, Training, TuneRequest, VolumeMode, WeightForm, WeightNames,
+    InputRequest, IoChoice, LAMB, LARS, LayerPrecision, LiveTuning, LowerRequest, MakeRequest,
+    NESTEROV, OffloadRequest, PlanRequest, PredictRequest, PredictionChoice, PredictionUnits,
+    ResumeFrom, SCALED_COUNTS, SGD, SegmentationRequest, Setting, ShapesRequest, StoreKind,
+    StrategyChoice, TilesAsked, TrainRequest, Training, TuneRequest, VolumeMode, WeightForm,
+    WeightNames,
 };
 use partita_data::Split;
 use partita_data::{ConvertSpec, GeometrySpec, Interpolation, Keys, VoxelOrientation};
@@ -227,6 +229,11 @@ impl TrainArgs {
                 (false, false) => PredictionChoice::Usual,
             },
             budget: self.budget,
+            tune: self.tuning.map(|tuning| match tuning {
+                TuningName::Live => LiveTuning::Live,
+                TuningName::Off => LiveTuning::Off,
+                TuningName::Always => LiveTuning::Always,
+            }),
             check_data: self.check_data.map(|check| match check {
                 CheckName::All => CheckScope::All,
                 CheckName::Quick => CheckScope::Quick,

@@ -29,6 +29,7 @@ mod lower;
 mod pinned;
 mod plan;
 mod predict;
+mod trials;
 mod tune;
 
 pub use budget::MeasuringBudget;
@@ -40,7 +41,7 @@ pub use layer_times::{LayerScale, LayerTimesError};
 pub use local_machine::{LocalError, LocalMachine, PASSES};
 pub use lower::{ClassSummary, LowerRequest, LowerSummary, WorkCount, lower, lower_after};
 pub use pareto::pareto;
-pub use pinned::PinnedConvolutions;
+pub use pinned::{PinnedConvolutions, signatures};
 pub use plan::{Candidate, PlanRequest, Planned, figures, plan, ties};
 pub use planning::{EpochError, PlanningError};
 pub use predict::{
@@ -51,4 +52,5 @@ pub use training::{
     ADAM, ADAMW, COUNTS, EMA_MAX, FLOATS, LAMB, LARS, Lowered, NESTEROV, SCALED_COUNTS, SGD,
     StrategyChoice, Training, accumulating, micro_note,
 };
+pub use trials::{TrialMenu, Trials, telling};
 pub use tune::{TuneRequest, Tuned, TunedKernel, TunedPoint, TunedStep, tune};

@@ -1,8 +1,19 @@
 //! What the convolutions of a program are pinned to.
 
-use partita_program::{Body, Configuration, KernelShape, Menu, Work};
-use std::collections::BTreeMap;
+use partita_program::{Body, Configuration, KernelShape, Menu, Program, Work};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+/// Signatures of all convolutions of programs.
+pub fn signatures<'p>(programs: impl Iterator<Item = &'p Program>) -> BTreeSet<String> {
+    let bodies = programs.flat_map(|program| &program.bodies);
+    let shapes = bodies.flat_map(|body| {
+        let shapes = body.tasks.iter().map(|task| body.kernel_shape(task));
+        shapes.flatten()
+    });
+    let shapes = shapes.filter(|shape| shape.cut_extents().is_some());
+    shapes.map(|shape| shape.signature()).collect()
+}
 
 /// The convolutions of a rank by implementation. The text is one line for the user.
 #[derive(Clone, Debug, PartialEq)]

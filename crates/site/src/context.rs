@@ -3,7 +3,7 @@
 use crate::cores::CoreLocks;
 use crate::environment::Environment;
 use crate::kernel_set::{KernelSet, Processing, cores, instructions, spin};
-use crate::local_ranks::{Ranks, setting};
+use crate::local_ranks::{PinningTimes, Ranks, in_place, setting};
 use crate::progress::{Event, Progress, Silent};
 use crate::times::{NoScratch, Times};
 use partita_cpu::Level;
@@ -11,10 +11,11 @@ use partita_mpi::OnTimeout;
 use partita_onednn::{NAME, OneDnn};
 use partita_program::{Configuration, Menu};
 use partita_space::{Seconds, printable};
-use partita_tune::{Catalog, CatalogMenu, Conditions, Measurements};
+use partita_tune::{Catalog, CatalogMenu, Conditions, Measurements, TrialMenu};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The context of a verb, which owns what it holds. A process needs only one, as it holds measured times.
 pub struct Context {
@@ -24,8 +25,8 @@ pub struct Context {
     cancel: Arc<AtomicBool>,
     onednn: Arc<OneDnn>,
     core_locks: CoreLocks,
-    /// What rank 0 of a job has measured.
-    shared: OnceLock<Catalog>,
+    /// The measured times by which all ranks of a job pin their kernels, by the conditions of the measurements.
+    shared: Mutex<BTreeMap<Conditions, Catalog>>,
 }
 
 impl Context {
@@ -50,7 +51,7 @@ impl Context {
             times: Times::new(path, temporary),
             progress,
             cancel,
-            shared: OnceLock::new(),
+            shared: Mutex::default(),
         }
     }
 
@@ -177,27 +178,67 @@ impl Context {
     /// The kernels of ranks on this machine, with all measured configurations, and with those that are expected to be
     /// faster where none was measured.
     pub fn menu(&self, kernels: KernelSet, ranks: &Ranks) -> Box<dyn Menu> {
-        let catalog = match self.shared.get() {
-            Some(catalog) => catalog.clone(),
-            None => self.catalog(kernels, ranks),
-        };
+        Box::new(self.catalog_menu(kernels, ranks))
+    }
+
+    /// The kernels of a turn of trials; see [`TrialMenu`].
+    pub fn trial_menu(&self, kernels: KernelSet, ranks: &Ranks, turn: usize) -> TrialMenu<'static> {
+        TrialMenu::new(self.catalog_menu(kernels, ranks), turn)
+    }
+
+    fn catalog_menu(&self, kernels: KernelSet, ranks: &Ranks) -> CatalogMenu<'static> {
+        let catalog = self.job_catalog(kernels, ranks);
         let menu = if catalog.uses(NAME) {
             kernels.menu_with(&self.processing(ranks.threads))
         } else {
             kernels.menu(ranks.threads, self.level())
         };
-        Box::new(CatalogMenu::new(menu, catalog))
+        CatalogMenu::new(menu, catalog)
     }
 
-    /// The measured configurations of kernels of these ranks.
+    /// The measured configurations of kernels of these ranks: each kernel by itself, or else in trials.
     pub(crate) fn catalog(&self, kernels: KernelSet, ranks: &Ranks) -> Catalog {
-        Catalog::of(&self.measurements(&setting(self.level(), kernels, ranks)))
+        let setting = setting(self.level(), kernels, ranks);
+        let mut catalog = Catalog::of(&self.measurements(&setting));
+        let in_place = self
+            .times
+            .measurements(&in_place(&setting), &*self.progress);
+        catalog.complete(&Catalog::of(&in_place));
+        catalog
     }
 
-    /// Makes [`Self::menu`] use this catalog from now on.
-    pub(crate) fn share(&self, catalog: Catalog) {
-        // A context serves one job, whose ranks all use the first.
-        let _ = self.shared.set(catalog);
+    /// Makes [`Self::menu`] use this catalog for these ranks from now on.
+    pub(crate) fn share(&self, kernels: KernelSet, ranks: &Ranks, catalog: Catalog) {
+        let setting = setting(self.level(), kernels, ranks);
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.insert(setting, catalog);
+    }
+
+    /// The catalog of all ranks of the job, or else that of this process.
+    pub(crate) fn job_catalog(&self, kernels: KernelSet, ranks: &Ranks) -> Catalog {
+        let setting = setting(self.level(), kernels, ranks);
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = shared.get(&setting).cloned();
+        own.unwrap_or_else(|| self.catalog(kernels, ranks))
+    }
+
+    /// The times by which the kernels of these signatures are pinned in this job.
+    pub fn pinning_times(
+        &self,
+        kernels: KernelSet,
+        ranks: &Ranks,
+        signatures: &BTreeSet<String>,
+    ) -> PinningTimes {
+        PinningTimes {
+            setting: setting(self.level(), kernels, ranks).to_string(),
+            catalog: self.job_catalog(kernels, ranks).of_signatures(signatures),
+        }
+    }
+
+    /// Keeps what kernels of these ranks took in trials.
+    pub fn keep_trials(&self, kernels: KernelSet, ranks: &Ranks, new: &Measurements) {
+        let setting = in_place(&setting(self.level(), kernels, ranks));
+        self.times.keep(&setting, new, &*self.progress);
     }
 
     /// Keeps measurements under a setting, and those of oneDNN under one that has its version.

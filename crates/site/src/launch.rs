@@ -24,14 +24,14 @@ use crate::context::Context;
 use crate::error::Fault;
 use crate::host::Host;
 use crate::kernel_set::KernelSet;
-use crate::local_ranks::{RankConfig, Ranks};
+use crate::local_ranks::{PinningTimes, RankConfig, Ranks, setting};
 use crate::thread_limit;
 use partita_input::SampleStore;
 use partita_mpi::Collectives;
 use partita_program::Menu;
 use partita_session::{Outcome, Session};
 use partita_space::{Rank, Seconds};
-use partita_tune::{HostLayout, LinkSizes, LinkTimes, NetworkTimes};
+use partita_tune::{Catalog, HostLayout, LinkSizes, LinkTimes, NetworkTimes};
 use processes::Job;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -110,12 +110,53 @@ impl<'c> Launch<'c> {
         self.world.local(ranks, host)
     }
 
-    /// The kernels of a run, by what rank 0 has measured; choices of strategies use it, too.
+    /// The kernels of a run, by what rank 0 knows; choices of strategies use it, too.
     pub fn menu(&self, rank_config: RankConfig) -> Result<Box<dyn Menu>, LaunchError> {
+        self.menu_of(rank_config, |context, ranks| {
+            context.job_catalog(rank_config.kernels, ranks)
+        })
+    }
+
+    /// As [`Self::menu`] at the start of a job, and when something was measured: by what rank 0 has measured until now. Kernels
+    /// of which `kept` has times under the same conditions are pinned by these.
+    pub fn menu_anew(
+        &self,
+        rank_config: RankConfig,
+        kept: Option<&PinningTimes>,
+    ) -> Result<Box<dyn Menu>, LaunchError> {
+        let kernels = rank_config.kernels;
+        self.menu_of(rank_config, |context, ranks| {
+            let mut catalog = context.catalog(kernels, ranks);
+            let now = setting(context.level(), kernels, ranks).to_string();
+            if let Some(kept) = kept.filter(|kept| kept.setting == now) {
+                catalog.replace(&kept.catalog);
+            }
+            catalog
+        })
+    }
+
+    /// The times by which the kernels of these signatures are pinned.
+    ///
+    /// Errors: more threads than the system allows.
+    pub fn pinning_times(
+        &self,
+        rank_config: RankConfig,
+        signatures: &BTreeSet<String>,
+    ) -> Result<PinningTimes, LaunchError> {
+        let ranks = self.on_this_host(rank_config)?;
+        let context = self.context();
+        Ok(context.pinning_times(rank_config.kernels, &ranks, signatures))
+    }
+
+    fn menu_of(
+        &self,
+        rank_config: RankConfig,
+        catalog: impl FnOnce(&Context, &Ranks) -> Catalog + Send,
+    ) -> Result<Box<dyn Menu>, LaunchError> {
         let ranks = self.on_this_host(rank_config)?;
         let (context, kernels) = (self.context(), rank_config.kernels);
         let choose = || {
-            let catalog = context.catalog(kernels, &ranks);
+            let catalog = catalog(context, &ranks);
             let version = context.version_for(&catalog);
             Ok::<_, LaunchError>((catalog, version))
         };
@@ -127,7 +168,7 @@ impl<'c> Launch<'c> {
                 found: found.unwrap_or_else(|| "none".to_owned()),
             });
         }
-        context.share(catalog);
+        context.share(kernels, &ranks, catalog);
         Ok(context.menu(kernels, &ranks))
     }
 

@@ -36,7 +36,7 @@ pub use environment::{Environment, EnvironmentError};
 pub use error::{ErrorKind, Fault, full_text};
 pub use host::{Cache, Host};
 pub use launcher::Launcher;
-pub use local_ranks::{RankConfig, Ranks, setting};
+pub use local_ranks::{PinningTimes, RankConfig, Ranks, setting};
 pub use losses::{CurvePoint, LossHistory};
 pub use progress::{Event, Progress, Silent};
 pub use thread_limit::TooManyThreads;

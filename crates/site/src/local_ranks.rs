@@ -3,7 +3,8 @@
 use crate::host::Host;
 use crate::kernel_set::{KernelSet, cores};
 use partita_cpu::Level;
-use partita_tune::Conditions;
+use partita_tune::{Catalog, Conditions};
+use serde::{Deserialize, Serialize};
 
 /// Most ranks of one thread that share a core while they are measured.
 const RANKS_PER_CORE: usize = 4;
@@ -64,4 +65,22 @@ pub fn setting(level: Level, kernels: KernelSet, ranks: &Ranks) -> Conditions {
         at_work: ranks.count,
         threads: ranks.threads,
     }
+}
+
+/// Under which conditions the times of trials are kept: beside other kernels and messages, so that they never stand for those
+/// of a kernel by itself.
+pub(crate) fn in_place(setting: &Conditions) -> Conditions {
+    Conditions {
+        backend: format!("{}, in place", setting.backend),
+        ..setting.clone()
+    }
+}
+
+/// The measured times by which the kernels of a training are pinned, so that it can be resumed with the same ones.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PinningTimes {
+    /// The conditions of the measurements.
+    pub(crate) setting: String,
+    /// A kernel without times is pinned by a model.
+    pub(crate) catalog: Catalog,
 }

@@ -77,5 +77,5 @@ pub use partita_oracle::Features;
 pub use partita_reference::{Real, ReferenceKernels, ReferenceMenu};
 pub use partita_synth as synth;
 pub use partita_threads as threads;
-pub use partita_tune::{DivisionPolicy, Measurements};
+pub use partita_tune::{Conditions, DivisionPolicy, Measurements};
 pub use partita_verify as verify;

@@ -39,6 +39,7 @@ mod tests;
 mod tiles;
 mod tiling;
 mod trainer;
+mod trials;
 mod utilization;
 mod weights;
 
@@ -60,7 +61,7 @@ pub use record::{
     PhysicalError, ResultFiles, RunResult, TargetError, TargetResult, TaskResult, ValidationResult,
 };
 pub use run::{PredictionChoice, TrainRequest};
-pub use run_file::{RunFile, StartWeights, TrainConfig};
+pub use run_file::{LiveTuning, RunFile, StartWeights, TrainConfig};
 pub use section::RunFileError;
 pub use store::{StoreConfig, StoreError, StoreKind};
 pub use tiling::{TilesAsked, TilesResult};
@@ -81,7 +82,7 @@ use partita_data::order::epoch_samples;
 use partita_data::{Dataset, Split, TargetRecord};
 use partita_forecast::{
     DescribedMachine, InputSource, MeasuredMachine, MeasuringBudget, StrategyChoice, TargetMachine,
-    accumulating, launched, micro_note, model, search,
+    accumulating, launched, micro_note, model, search, signatures,
 };
 use partita_formats::DType;
 use partita_graph::{Graph, initial_part};
@@ -90,7 +91,7 @@ use partita_input::{
 };
 use partita_lower::Strategy;
 use partita_oracle::{Costs, Prediction};
-use partita_program::Buffer;
+use partita_program::{Buffer, Menu};
 use partita_run::{Footprint, RunError, Source};
 use partita_session::{EpochReport, Plan, Position, Session, ValuesError, model_name};
 use partita_site::kernel_set::oversubscription;
@@ -160,18 +161,15 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
     let (start, dataset) = start::of_run(launch, &run, (&graph, dataset), resume.as_ref())?;
     let from = (resume.as_ref(), start.as_ref());
     let stored = run.samples.dtype(dataset.dtype());
-    let host = Host::local(context.level());
-    let (local, cores) = launch.local(run.ranks, &host);
-    let limit = MemoryLimit::of_rank(&run, &host, local);
+    let (limit, crowded) = limits(launch, &run);
     let (machine, of_machine) = named_machine(context, &run)?;
     let room = store::room(&run, &dataset, limit.bytes);
-    let menu = launch.menu(run.rank_config())?;
+    let menu = launch.menu_anew(run.rank_config(), Resume::kernels(resume.as_ref()))?;
     let model = &graph;
     let budget = Arc::new(choose::measuring_budget(&run, &sampling));
     let by = (machine.as_ref(), &budget);
     let choose = |beside| chosen(launch, (&run, by), model, stored, (room, beside));
     let strategy = choose(Bytes(0))?;
-    let crowded = oversubscription(local, run.threads, cores);
     let micro = micro_note(&strategy, &graph, run.accumulate);
     let new = [crowded, micro, of_machine, trainer.left_out()];
     let mut warnings = warnings(launch, resume.as_ref(), new);
@@ -185,22 +183,25 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
     let joined = JoinedValidation::prepare(launch, &run, samples)?;
     let (groups, loss) = JoinedValidation::needs(joined.as_ref(), run.ranks);
     let limit = limit.beside(loss);
-    let prepare = |strategy: &Strategy| {
+    let prepare = |strategy: &Strategy, menu: &dyn Menu| {
         launch.prepare(|| {
             let kinds = programs::kinds(training, validation, &groups);
-            let programs = programs::programs(&run, &*menu, &graph, strategy, stored, &kinds)?;
+            let programs = programs::programs(&run, menu, &graph, strategy, stored, &kinds)?;
             let plan = plan(&run, samples, &order, &ends, groups.clone());
             let session = checkpoint::fitting(Session::new(programs, plan)?, resume.as_ref())?;
             within(&run, strategy, samples, session, &limit)
         })
     };
-    let (strategy, session) = choose::fitting(launch, (&run, model), strategy, choose, prepare)?;
+    let fit = |strategy: &Strategy| prepare(strategy, &*menu);
+    let (strategy, session) = choose::fitting(launch, (&run, model), strategy, choose, fit)?;
+    let with = (&strategy, stored, start.as_ref());
+    let tried = |menu: &dyn Menu| prepare(&strategy, menu);
+    let (menu, session) = trials::tried(launch, &run, samples, with, (menu, session), tried)?;
     programs::note_pinned(launch, &session, &*menu);
     let epoch = first_epoch(resume.as_ref());
     let loading = store::prepare(launch, &run, samples, &session, epoch, &limit)?;
     launch.check_agreement(|| identity(&run, &session, &preprocessing))?;
-    let text = strategy.to_string();
-    let offload = Offload::start(launch, &run, (trainer.run_file(), &text), samples)?;
+    let offload = Offload::start(launch, &run, (trainer.run_file(), &strategy), samples)?;
     let task = Task {
         launch,
         run: &run,
@@ -219,6 +220,14 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
         on_epoch: trainer.on_epoch.as_ref(),
     };
     trained(run_session(&task, &strategy, warnings)?, &session)
+}
+
+/// The memory of a rank, and a warning if there are more threads than cores.
+fn limits(launch: &Launch<'_>, run: &Run) -> (MemoryLimit, Option<String>) {
+    let host = Host::local(launch.context().level());
+    let (local, cores) = launch.local(run.ranks, &host);
+    let limit = MemoryLimit::of_rank(run, &host, local);
+    (limit, oversubscription(local, run.threads, cores))
 }
 
 /// The strategy of a run, for what is left of the memory of a rank beside other things.
@@ -553,7 +562,7 @@ fn run_session<'r>(
     let (samples, epoch) = ((task.preprocessing, task.loading), first_epoch(task.resume));
     store::fill(launch, run, samples, epoch)?;
     let curve = Arc::new(Mutex::new(task.curve()));
-    let checkpoints = task.checkpoints(strategy, &curve);
+    let checkpoints = task.checkpoints(strategy, &curve)?;
     warnings.extend(begin_checkpoints(launch, checkpoints.as_ref()));
     let scale = task.scale();
     let metrics = open_metrics(task, output.as_ref(), &scale)?;
@@ -717,13 +726,16 @@ impl<'r> Task<'r, '_> {
         &self,
         strategy: &Strategy,
         curve: &Arc<Mutex<LossCurve>>,
-    ) -> Option<Checkpoints<'r>> {
+    ) -> Result<Option<Checkpoints<'r>>, LaunchError> {
         if !self.run.checkpoint.is_on() {
-            return None;
+            return Ok(None);
         }
         let mut state =
             checkpoint::identity(self.run, self.graph, self.dataset, &strategy.to_string());
         state.data_record = self.record.clone();
+        let config = self.run.rank_config();
+        let signatures = signatures(self.session.step_programs());
+        state.kernels = Some(self.launch.pinning_times(config, &signatures)?);
         let last = self.resume.map(|resume| {
             state.best = resume.state.best.clone();
             LastCheckpoint {
@@ -738,7 +750,8 @@ impl<'r> Task<'r, '_> {
             weights::metadata(self.run, session, self.record),
         );
         let begin = (last, Arc::clone(curve), best);
-        Some(Checkpoints::new(context, self.run, session, state, begin))
+        let checkpoints = Checkpoints::new(context, self.run, session, state, begin);
+        Ok(Some(checkpoints))
     }
 }
 

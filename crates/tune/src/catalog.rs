@@ -4,7 +4,7 @@ use crate::{Frontier, FrontierPoint, Measurements, divide};
 use partita_program::{Choice, Configuration, KernelShape, Menu, MenuError};
 use partita_space::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A share of the time that measurements differ by for no reason: a configuration that gains less is not used in
@@ -27,6 +27,38 @@ impl Catalog {
         Self {
             kernels: measurements.kernels.clone(),
         }
+    }
+
+    /// Adds the times of another catalog for kernels that have nothing to compare here.
+    pub fn complete(&mut self, other: &Self) {
+        for (signature, times) in &other.kernels {
+            if self.times(signature).is_none() {
+                self.kernels.insert(signature.clone(), times.clone());
+            }
+        }
+    }
+
+    /// Takes the times of the kernels of another catalog, and forgets its own of those.
+    pub fn replace(&mut self, other: &Self) {
+        let others = other.kernels.iter();
+        let others = others.map(|(signature, times)| (signature.clone(), times.clone()));
+        self.kernels.extend(others);
+    }
+
+    /// The times of the kernels of these signatures; empty for those without.
+    #[must_use]
+    pub fn of_signatures(&self, signatures: &BTreeSet<String>) -> Self {
+        let times = |signature: &String| self.kernels.get(signature).cloned().unwrap_or_default();
+        let own = signatures.iter();
+        Self {
+            kernels: own.map(|key| (key.clone(), times(key))).collect(),
+        }
+    }
+
+    /// The times of a kernel, if there is something to compare.
+    fn times(&self, signature: &str) -> Option<&BTreeMap<String, Seconds>> {
+        let times = self.kernels.get(signature);
+        times.filter(|times| times.len() > 1)
     }
 
     /// Whether any configuration has micro-batches of an implementation.
@@ -108,6 +140,11 @@ impl<'m> CatalogMenu<'m> {
         }
     }
 
+    /// Whether so many configurations of a kernel were measured that times decide.
+    pub(crate) fn is_measured(&self, signature: &str) -> bool {
+        self.catalog.times(signature).is_some()
+    }
+
     fn options(&self, shape: &KernelShape<'_>) -> Option<Arc<Options>> {
         // Only these are cut or have several implementations.
         shape.cut_extents()?;
@@ -125,10 +162,7 @@ impl<'m> CatalogMenu<'m> {
 
     /// None where fewer than two configurations were measured.
     fn measured(&self, shape: &KernelShape<'_>, signature: &str) -> Option<Options> {
-        let times = self.catalog.kernels.get(signature)?;
-        if times.len() < 2 {
-            return None;
-        }
+        let times = self.catalog.times(signature)?;
         let frontier = self.catalog.frontier_of(&*self.menu, shape, signature);
         let usual = self.menu.choose(shape).ok()?;
         let time = times.get(&usual.algorithm.0).copied();
@@ -224,17 +258,25 @@ impl Menu for CatalogMenu<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use partita_program::{Algorithm, Buffer, BufferId, Dtype, Kernel, Role, Taps};
+pub(crate) mod fixtures {
+    //! A menu and a kernel for tests.
+
+    use partita_program::{
+        Algorithm, Buffer, BufferId, Choice, Dtype, Kernel, KernelShape, Menu, MenuError, Role,
+        Taps,
+    };
+    use partita_space::{Bytes, Seconds};
 
     /// A usual implementation of 10 ms without workspace, and two that are expected to be as fast as told.
-    struct Fixed {
-        expected: [f64; 2],
+    pub struct Fixed {
+        /// Of the two that are not usual.
+        pub expected: [f64; 2],
     }
 
-    const NAMES: [&str; 3] = ["usual", "small", "large"];
-    const WORKSPACES: [u64; 3] = [0, 1 << 10, 1 << 20];
+    /// Names of the implementations, the usual one first.
+    pub const NAMES: [&str; 3] = ["usual", "small", "large"];
+    /// Their workspaces.
+    pub const WORKSPACES: [u64; 3] = [0, 1 << 10, 1 << 20];
 
     impl Menu for Fixed {
         fn choose(&self, shape: &KernelShape<'_>) -> Result<Choice, MenuError> {
@@ -259,7 +301,8 @@ mod tests {
         }
     }
 
-    fn convolution() -> (Kernel, Vec<Buffer>) {
+    /// A convolution with its buffers.
+    pub fn convolution() -> (Kernel, Vec<Buffer>) {
         let buffer = |dims| Buffer {
             name: "operand".to_owned(),
             role: Role::Activation,
@@ -287,6 +330,12 @@ mod tests {
         };
         (kernel, buffers)
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixtures::{Fixed, WORKSPACES, convolution};
+    use super::*;
 
     /// What is chosen within each limit, by these expected and these measured times.
     fn chosen(expected: [f64; 2], measured: &[(&str, f64)]) -> [Option<String>; 3] {

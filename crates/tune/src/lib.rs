@@ -29,6 +29,7 @@ mod other_memory;
 mod store;
 mod stream;
 mod tables;
+mod trials;
 mod variants;
 
 pub use benchmark::KernelKey;
@@ -48,4 +49,5 @@ pub use measurements::{Conditions, Measurements};
 pub use partita_oracle::{LinkSizes, LinkTimes, TransferTime};
 pub use store::scratch;
 pub use stream::measure_memory;
+pub use trials::{TrialMenu, TrialTimes, telling};
 pub use variants::{Variant, Variants};

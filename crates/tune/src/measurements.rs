@@ -3,6 +3,7 @@
 use partita_oracle::{Features, LinkTimes, TransferTime};
 use partita_space::{Bytes, Seconds};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// The conditions of a measurement. Times of different settings are never mixed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,4 +37,20 @@ pub struct Measurements {
     pub links: Option<LinkTimes>,
     /// Reads, by what was read.
     pub loads: BTreeMap<String, Vec<TransferTime>>,
+}
+
+impl fmt::Display for Conditions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, {} cores, {}; {}; {} of {} ranks at work, {} threads each",
+            self.processor,
+            self.cores,
+            self.simd,
+            self.backend,
+            self.at_work,
+            self.ranks,
+            self.threads
+        )
+    }
 }

@@ -71,6 +71,17 @@ pub enum CheckName {
     None,
 }
 
+/// Whether kernels are tried before a training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TuningName {
+    /// Where the training is so long that this pays
+    Live,
+    /// Never
+    Off,
+    /// However short the training is
+    Always,
+}
+
 /// Where samples stay after they were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StoreName {

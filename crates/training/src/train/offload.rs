@@ -33,6 +33,7 @@ use partita_graph::Graph;
 use partita_input::{
     HyperslabSource, Loading, PieceMaker, PieceReader, PieceSupply, Preprocessing, Waker,
 };
+use partita_lower::Strategy;
 use partita_offload::{Address, Hello, Loaders, Role, Secret, Stream, join, loaders_of};
 use partita_run::{RunError, Source};
 use partita_session::Session;
@@ -85,13 +86,13 @@ impl Offload {
     pub fn start(
         launch: &Launch<'_>,
         run: &Run,
-        (run_file, strategy): (Option<&Path>, &str),
+        (run_file, strategy): (Option<&Path>, &Strategy),
         samples: Samples<'_>,
     ) -> Result<Self, TrainError> {
         let starting = Starting {
             run,
             run_file,
-            strategy,
+            strategy: &strategy.to_string(),
             samples,
         };
         let config = &run.offload;

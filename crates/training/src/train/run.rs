@@ -6,7 +6,7 @@ use super::error::TrainError;
 use super::metrics::MetricsFormat;
 use super::offload::config::OffloadConfig;
 use super::preparation::SampleOptions;
-use super::run_file::{RunFile, StartWeights, TrainConfig};
+use super::run_file::{LiveTuning, RunFile, StartWeights, TrainConfig};
 use super::store::config::{StoreConfig, StoreKind};
 use partita_data::{Dataset, Keys, Split, external_note};
 use partita_forecast::model::TrainModel;
@@ -53,6 +53,8 @@ pub struct TrainRequest {
     pub device: Option<KernelSet>,
     /// Overrides its `machine`.
     pub machine: Option<String>,
+    /// Overrides its `tune`.
+    pub tune: Option<LiveTuning>,
     /// Overrides `store` of its `[data]`.
     pub store: Option<StoreKind>,
     /// Read all samples into the store before the first step.
@@ -116,6 +118,8 @@ pub struct Run {
     pub micro_statistics: bool,
     /// Name or path of the machine file from which times are predicted (default: measured on this machine).
     pub machine: Option<String>,
+    /// Whether kernels are tried before the first step.
+    pub tune: LiveTuning,
     /// Kernel set.
     pub kernels: KernelSet,
     /// Type of activations and parameters.
@@ -251,6 +255,7 @@ impl Run {
                 .accumulating(file.accumulate),
             micro_statistics: file.micro_statistics,
             machine: request.machine.clone().or(file.machine),
+            tune: request.tune.unwrap_or(file.tune),
             ranks,
             collectives,
             threads: request.threads.unwrap_or(file.threads),

@@ -24,7 +24,7 @@ use partita_space::{Bytes, Seconds};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-const KEYS: [&str; 38] = [
+const KEYS: [&str; 39] = [
     "model",
     "loss",
     "data",
@@ -37,6 +37,7 @@ const KEYS: [&str; 38] = [
     "strategy",
     "micro_statistics",
     "machine",
+    "tune",
     "kernels",
     "device",
     "precision",
@@ -118,6 +119,8 @@ pub struct TrainConfig {
     pub micro_statistics: bool,
     /// Name or path of a machine file (default: this machine, measured).
     pub machine: Option<String>,
+    /// Whether kernels are tried before the first step (default: where that pays).
+    pub tune: LiveTuning,
     /// Kernel set (default: the fast one).
     pub kernels: KernelSet,
     /// Where kernels compute (default: the processor).
@@ -190,6 +193,7 @@ impl Default for TrainConfig {
             strategy: "auto".to_owned(),
             micro_statistics: false,
             machine: None,
+            tune: LiveTuning::default(),
             kernels: KernelSet::CPU,
             device: KernelSet::CPU,
             precision: Precision::F32,
@@ -220,6 +224,27 @@ impl Default for TrainConfig {
     }
 }
 
+/// Whether a training tries kernels before its first step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LiveTuning {
+    /// Where the training is so long that this pays.
+    #[default]
+    Live,
+    /// Never: kernels are pinned by measured times and a model.
+    Off,
+    /// However short the training is.
+    Always,
+}
+
+impl LiveTuning {
+    /// Names in run files and on the command line.
+    pub const CHOICES: [(&str, Self); 3] = [
+        ("live", Self::Live),
+        ("off", Self::Off),
+        ("always", Self::Always),
+    ];
+}
+
 /// Weights from which a training starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartWeights {
@@ -237,23 +262,27 @@ fn named(all: impl Iterator<Item = KernelSet>) -> Vec<(&'static str, KernelSet)>
 }
 
 /// Errors: kernels that do not compute in the precision.
-fn kernels_and_precision(top: &Section<'_>) -> Result<(KernelSet, Precision), RunFileError> {
+fn kernels_and_precision(
+    top: &Section<'_>,
+) -> Result<(KernelSet, KernelSet, Precision), RunFileError> {
     let kernels = top
         .choice("kernels", &named(KernelSet::kernels_to_choose()))?
         .unwrap_or(KernelSet::CPU);
     let precision = top
         .choice("precision", &Precision::CHOICES)?
         .unwrap_or(Precision::F32);
+    let device = top
+        .choice("device", &named(KernelSet::devices_to_choose()))?
+        .unwrap_or(KernelSet::CPU);
     if !kernels.offers(precision) {
-        let device = top.choice("device", &named(KernelSet::devices_to_choose()))?;
-        let expected = if device.unwrap_or(KernelSet::CPU).is_on_processor() {
+        let expected = if device.is_on_processor() {
             "\"f32\", \"bf16\" or \"f16\" with `kernels = \"cpu\"`, or this with `kernels = \"reference\"`"
         } else {
             "\"f32\", \"bf16\" or \"f16\" on a device, or this with `kernels = \"reference\"` and `device = \"cpu\"`"
         };
         return Err(top.refuse("precision", expected));
     }
-    Ok((kernels, precision))
+    Ok((kernels, device, precision))
 }
 
 /// Errors: a factor in another precision.
@@ -316,7 +345,7 @@ impl RunFile {
     /// Errors: the first fault.
     fn of_table(table: &DeTable<'_>, text: &str, file: &str) -> Result<Self, RunFileError> {
         let top = Section::top(file, text, table, &KEYS)?;
-        let (kernels, precision) = kernels_and_precision(&top)?;
+        let (kernels, device, precision) = kernels_and_precision(&top)?;
         let batch = "a whole number of samples per step, like 16";
         let epochs = "a whole number, like 20";
         let model = "a name that `partita models` lists, or the path of a model file";
@@ -344,15 +373,14 @@ impl RunFile {
             threads: top.count("threads")?.unwrap_or(1),
             cores: cores(&top)?,
             pin: top.flag("pin")?.unwrap_or(true),
-            strategy: top
-                .text("strategy", strategy)?
-                .unwrap_or_else(|| "auto".to_owned()),
+            strategy: top.text("strategy", strategy)?.unwrap_or("auto".into()),
             micro_statistics: top.flag("micro_statistics")?.unwrap_or(false),
             machine: top.text("machine", machine)?,
+            tune: top
+                .choice("tune", &LiveTuning::CHOICES)?
+                .unwrap_or_default(),
             kernels,
-            device: top
-                .choice("device", &named(KernelSet::devices_to_choose()))?
-                .unwrap_or(KernelSet::CPU),
+            device,
             precision,
             loss_scaling: loss_scaling(&top, precision)?,
             batch: top.need("batch", top.count("batch")?, batch)?,

@@ -17,6 +17,7 @@ mod slips;
 mod statistics;
 mod store;
 mod trainer;
+mod trials;
 mod tuned;
 
 use crate::train::{RunFile, TrainError, TrainRequest, Trained, Trainer, train_with};

@@ -8,6 +8,7 @@ use super::stored::StoredValues;
 use super::{CHECKPOINTS, folder};
 use partita_graph::Graph;
 use partita_session::Session;
+use partita_site::PinningTimes;
 use partita_weights::checkpoint::{Checkpoint, CheckpointFolder, MANIFEST};
 use std::path::{Path, PathBuf};
 
@@ -60,6 +61,11 @@ pub struct Resume {
 }
 
 impl Resume {
+    /// The times by which the kernels of the training are pinned that goes on.
+    pub fn kernels(from: Option<&Self>) -> Option<&PinningTimes> {
+        from?.state.kernels.as_ref()
+    }
+
     /// Opens a checkpoint and checks that the run, which is `now`, may go on from it.
     ///
     /// Errors: a damaged checkpoint, or one of another run.

@@ -12,6 +12,7 @@ use partita_data::{Dataset, Split, TargetRecord};
 use partita_graph::{Graph, text};
 use partita_input::DataRecord;
 use partita_session::{EpochReport, LossScaling, Position, is_number, number_fault};
+use partita_site::PinningTimes;
 use partita_weights::checkpoint::{Checkpoint, TensorEntry, TensorKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -77,6 +78,9 @@ pub struct TrainingState {
     /// The loss scale of the run file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
+    /// The measured times by which its kernels are pinned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<PinningTimes>,
     /// The strategy.
     pub strategy: String,
     /// Number of ranks.
@@ -125,6 +129,7 @@ pub fn identity(run: &Run, graph: &Graph, dataset: &Dataset, strategy: &str) -> 
             Some(LossScaling::Fixed(scale)) => Some(scale),
             Some(LossScaling::Dynamic) | None => None,
         },
+        kernels: None,
         strategy: strategy.to_owned(),
         ranks: run.ranks,
         epochs: run.epochs as u64,
