@@ -3,7 +3,7 @@
 For each network and instruction level `partita tune` measures all undivided implementations of every pass of its
 convolutions. Of all networks together as many convolutions are drawn as `--convolutions` says, and for each the
 measured time of what the model would choose is compared with that of the fastest implementation. Then `partita train`
-runs from an empty cache, from the tuned one, and with `workspace=off`.
+runs from an empty cache, without trials and after them, from the tuned one, and with `workspace=off`.
 """
 
 import random
@@ -42,12 +42,26 @@ def tuned(bench: Bench, level: str, threads: int, model: str, batch: int) -> lis
 
 
 def steps(bench: Bench, scene: Scene, batch: int, steps_max: int, level: str, threads: int) -> dict:
-    """Steps by plain kernels, by what is chosen without measuring, and tuned."""
+    """Steps by plain kernels, by what is chosen without measuring, what is tried in place, and tuned."""
     scene.make(bench)
-    untuned, racers = bench.inside(f"untuned-{scene.model}-{level}-{threads}"), []
-    (untuned.folder / scene.data).symlink_to(bench.folder / scene.data)
-    for name, own, workspace in (("plain", untuned, "off"), ("chosen", untuned, "live"), ("tuned", bench, "live")):
-        how = {"threads": threads, "launcher": ("env", f"PARTITA_VECTORS={level}"), "words": ["--no-prediction"]}
+    racers = []
+
+    def empty(name: str) -> Bench:
+        """With a cache of its own."""
+        own = bench.inside(f"{name}-{scene.model}-{level}-{threads}")
+        (own.folder / scene.data).symlink_to(bench.folder / scene.data)
+        return own
+
+    untuned = empty("untuned")
+    contenders = (
+        ("plain", untuned, "off", "off"),
+        ("chosen", untuned, "live", "off"),
+        ("tried", empty("tried"), "live", "always"),
+        ("tuned", bench, "live", "off"),
+    )
+    for name, own, workspace, tuning in contenders:
+        words = ["--no-prediction", "--tuning", tuning]
+        how = {"threads": threads, "launcher": ("env", f"PARTITA_VECTORS={level}"), "words": words}
         how |= {"name": name, "workspace": workspace, "figures": figures_with_memory}
         strategy = f"data=1,workspace={workspace}"
         racers.append(Training(own, scene, strategy, batch, min(bench.options.steps, steps_max), **how))
@@ -146,15 +160,17 @@ Of the drawn ones, those whose choice takes over 5 % longer than the best, in ms
         yield f"## Steps\n\nSeconds of a step, median [least .. most].\n\n{table(STEP_COLUMNS, map(step_row, record['races']))}"
 
 
-STEP_COLUMNS = "network | batch> | level | threads> | plain> | chosen> | tuned> | plain / chosen> | tuned / chosen>"
+STEP_COLUMNS = "network | batch> | level | threads> | plain> | chosen> | tried in place> | tuned> | plain / chosen>"
+STEP_COLUMNS += " | tuned / chosen> | tuned / tried>"
 
 
 def step_row(entry: dict) -> list[str]:
-    plain, chosen, best = entry["contenders"]
-    shares = [step_seconds(plain) / step_seconds(chosen), step_seconds(best) / step_seconds(chosen)]
-    spreads = [spread(times(one)) for one in (plain, chosen, best)]
+    plain, chosen, tried, best = entry["contenders"]
+    shares = [step_seconds(best) / step_seconds(one) for one in (chosen, tried)]
+    spreads = [spread(times(one)) for one in entry["contenders"]]
     facts = [entry["model"], str(entry["batch"]), entry["level"], str(entry["threads"])]
-    return [*facts, *spreads, f"{shares[0]:.2f}", percent(shares[1])]
+    gain = step_seconds(plain) / step_seconds(chosen)
+    return [*facts, *spreads, f"{gain:.2f}", *map(percent, shares)]
 
 
 OPTIONS = {
