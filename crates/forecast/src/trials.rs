@@ -22,6 +22,8 @@ pub struct Trials<'l> {
     launch: &'l Launch<'l>,
     rank_config: RankConfig,
     ranks: Ranks,
+    /// Whether libraries compute convolutions, too.
+    with_libraries: bool,
     turns: usize,
     times: TrialTimes,
 }
@@ -42,26 +44,32 @@ impl<'l> Trials<'l> {
     ) -> Result<Option<Self>, LaunchError> {
         let ranks = launch.on_this_host(rank_config)?;
         let context = launch.context();
-        let is_measurable = || {
-            let threads = ranks.count * ranks.threads;
-            rank_config.kernels.is_on_processor() && threads <= ranks.cores.len()
-        };
-        let turns = || {
-            if !is_measurable() {
-                return 0;
-            }
-            let menu = context.trial_menu(rank_config.kernels, &ranks, 0);
-            let turns = menu.turns(program);
+        let kernels = rank_config.kernels;
+        let pays = || {
+            let menu = context.trial_menu((kernels, false), &ranks, 0);
             let seconds = menu.expected_seconds(program) * steps as f64;
-            let share = (turns as u64 * STEPS) as f64 / steps as f64;
-            let pays = seconds >= TRAINING_MIN && share <= SHARE_MAX;
-            if pays || in_any_case { turns } else { 0 }
+            let share = (menu.turns(program) as u64 * STEPS) as f64 / steps as f64;
+            seconds >= TRAINING_MIN && share <= SHARE_MAX
         };
-        let turns = launch.choose(|| Ok::<_, LaunchError>(turns()))?;
+        let threads = ranks.count * ranks.threads;
+        let is_measurable = kernels.is_on_processor() && threads <= ranks.cores.len();
+        // Other hosts may have no library, or another.
+        let may_have_libraries = launch.is_on_one_host();
+        let choose = || {
+            if !is_measurable || !in_any_case && !pays() {
+                return (false, 0);
+            }
+            let with_libraries =
+                may_have_libraries && context.processing(ranks.threads).has_library();
+            let menu = context.trial_menu((kernels, with_libraries), &ranks, 0);
+            (with_libraries, menu.turns(program))
+        };
+        let (with_libraries, turns) = launch.choose(|| Ok::<_, LaunchError>(choose()))?;
         Ok((turns > 0).then(|| Self {
             launch,
             rank_config,
             ranks,
+            with_libraries,
             turns,
             times: TrialTimes::default(),
         }))
@@ -69,11 +77,9 @@ impl<'l> Trials<'l> {
 
     /// Their menus.
     pub fn menus(&self) -> Vec<TrialMenu<'static>> {
-        let (kernels, context) = (self.rank_config.kernels, self.launch.context());
-        let turns = 0..self.turns;
-        turns
-            .map(|turn| context.trial_menu(kernels, &self.ranks, turn))
-            .collect()
+        let kernels = (self.rank_config.kernels, self.with_libraries);
+        let menu = |turn| self.launch.context().trial_menu(kernels, &self.ranks, turn);
+        (0..self.turns).map(menu).collect()
     }
 
     /// Adds the times of the tasks of a rank after the trial of a menu.

@@ -178,17 +178,26 @@ impl Context {
     /// The kernels of ranks on this machine, with all measured configurations, and with those that are expected to be
     /// faster where none was measured.
     pub fn menu(&self, kernels: KernelSet, ranks: &Ranks) -> Box<dyn Menu> {
-        Box::new(self.catalog_menu(kernels, ranks))
+        Box::new(self.catalog_menu((kernels, false), ranks))
     }
 
-    /// The kernels of a turn of trials; see [`TrialMenu`].
-    pub fn trial_menu(&self, kernels: KernelSet, ranks: &Ranks, turn: usize) -> TrialMenu<'static> {
-        TrialMenu::new(self.catalog_menu(kernels, ranks), turn)
+    /// The kernels of a turn of trials, with the convolutions of libraries or not; see [`TrialMenu`].
+    pub fn trial_menu(
+        &self,
+        (kernels, with_libraries): (KernelSet, bool),
+        ranks: &Ranks,
+        turn: usize,
+    ) -> TrialMenu<'static> {
+        TrialMenu::new(self.catalog_menu((kernels, with_libraries), ranks), turn)
     }
 
-    fn catalog_menu(&self, kernels: KernelSet, ranks: &Ranks) -> CatalogMenu<'static> {
+    fn catalog_menu(
+        &self,
+        (kernels, with_libraries): (KernelSet, bool),
+        ranks: &Ranks,
+    ) -> CatalogMenu<'static> {
         let catalog = self.job_catalog(kernels, ranks);
-        let menu = if catalog.uses(NAME) {
+        let menu = if with_libraries || catalog.uses(NAME) {
             kernels.menu_with(&self.processing(ranks.threads))
         } else {
             kernels.menu(ranks.threads, self.level())
@@ -200,10 +209,7 @@ impl Context {
     pub(crate) fn catalog(&self, kernels: KernelSet, ranks: &Ranks) -> Catalog {
         let setting = setting(self.level(), kernels, ranks);
         let mut catalog = Catalog::of(&self.measurements(&setting));
-        let in_place = self
-            .times
-            .measurements(&in_place(&setting), &*self.progress);
-        catalog.complete(&Catalog::of(&in_place));
+        catalog.complete(&Catalog::of(&self.measurements(&in_place(&setting))));
         catalog
     }
 
@@ -237,8 +243,7 @@ impl Context {
 
     /// Keeps what kernels of these ranks took in trials.
     pub fn keep_trials(&self, kernels: KernelSet, ranks: &Ranks, new: &Measurements) {
-        let setting = in_place(&setting(self.level(), kernels, ranks));
-        self.times.keep(&setting, new, &*self.progress);
+        self.keep_measurements(&in_place(&setting(self.level(), kernels, ranks)), new);
     }
 
     /// Keeps measurements under a setting, and those of oneDNN under one that has its version.

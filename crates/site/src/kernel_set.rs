@@ -83,6 +83,14 @@ pub struct Processing {
     pub onednn: Arc<OneDnn>,
 }
 
+impl Processing {
+    /// Whether a library computes convolutions on ranks of these threads.
+    pub fn has_library(&self) -> bool {
+        let library = self.onednn.library();
+        library.is_ok_and(|library| library.runs_on(self.threads))
+    }
+}
+
 /// The instructions that oneDNN may use where kernels have this level.
 pub(crate) fn instructions(level: Level) -> Instructions {
     match level {

@@ -10,14 +10,15 @@ use partita_space::{Bytes, Rank, Seconds, median};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most implementations of a convolution that are tried.
-const TURNS: usize = 3;
+/// Most implementations of a convolution that are tried, of those that a model expects to be fast.
+const MODELED_MAX: usize = 3;
 
-/// By how much the expected time of an implementation that is tried may exceed that of the fastest one.
-const NEAR: f64 = 1.5;
+/// Implementations that are tried are expected to take at most so many times as long as the fastest one.
+const NEAR: f64 = 2.0;
 
 /// A menu that pins for each convolution one of the implementations that are expected to be about as fast as the
-/// fastest one. Convolutions that were measured, and those without such a choice, are as in a [`CatalogMenu`].
+/// fastest one, and of those of libraries, of which there is no model. Convolutions that were measured, and those without
+/// such a choice, are as in a [`CatalogMenu`].
 ///
 /// Weights are not packed beforehand where implementations are compared, as each of them then does the same work.
 pub struct TrialMenu<'m> {
@@ -86,17 +87,21 @@ impl<'m> TrialMenu<'m> {
 
     fn promising(&self, shape: &KernelShape<'_>) -> Vec<Choice> {
         let all = self.menu.implementations(shape).unwrap_or_default();
-        let timed = all.into_iter().filter_map(|choice| {
-            let seconds = self.menu.expected(shape, &choice.algorithm.0)?;
-            Some((seconds.0, choice))
-        });
-        let mut timed: Vec<(f64, Choice)> = timed.collect();
-        timed.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let fastest = timed.first().map_or(0.0, |(seconds, _)| *seconds);
-        let near = timed
-            .into_iter()
-            .filter(|(seconds, _)| *seconds <= NEAR * fastest);
-        near.map(|(_, choice)| choice).take(TURNS).collect()
+        let (mut modeled, mut others) = (Vec::new(), Vec::new());
+        for choice in all {
+            match self.menu.expected(shape, &choice.algorithm.0) {
+                Some(seconds) => modeled.push((seconds.0, choice)),
+                None => others.push(choice),
+            }
+        }
+        modeled.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let Some(&(fastest, _)) = modeled.first() else {
+            return Vec::new();
+        };
+        let modeled = modeled.into_iter();
+        let near = modeled.filter(|(seconds, _)| *seconds <= NEAR * fastest);
+        let near = near.map(|(_, choice)| choice).take(MODELED_MAX);
+        near.chain(others).collect()
     }
 
     /// The tasks of a body that are tried: by what they run, and their features.
@@ -255,7 +260,7 @@ mod tests {
             let menu = CatalogMenu::new(Box::new(Fixed { expected }), catalog.clone());
             TrialMenu::new(menu, turn)
         };
-        let names = (0..TURNS).map(|at| {
+        let names = (0..3).map(|at| {
             let menu = turn(at);
             let choice = menu.fastest_within(&shape, Bytes(limit));
             choice.map(|choice| choice.algorithm.0)

@@ -79,8 +79,7 @@ impl Tried<'_> {
         };
         let begin = Instant::now();
         let menus = trials.menus();
-        let programs = menus.iter().map(|menu| self.programs(menu));
-        let programs = programs.collect::<Result<Vec<_>, TrainError>>()?;
+        let programs = self.programs(&menus)?;
         launch.check_agreement(|| {
             let digests = programs.iter().map(|programs| programs[0].step.digest());
             digests.collect::<Vec<_>>().join(" ")
@@ -122,11 +121,14 @@ impl Tried<'_> {
         self.steps_per_epoch().min(Trials::STEPS as usize)
     }
 
-    fn programs(&self, menu: &TrialMenu<'_>) -> Result<Vec<Programs>, TrainError> {
-        let (graph, _, _) = self.samples;
-        let (run, strategy) = (self.run, self.strategy);
+    /// The programs of a step with each of the menus.
+    fn programs(&self, menus: &[TrialMenu<'_>]) -> Result<Vec<Vec<Programs>>, TrainError> {
+        let (run, (graph, _, _)) = (self.run, self.samples);
+        let (strategy, stored) = (self.strategy, self.stored);
         let kinds = [(ProgramKind::Train, run.batch)];
-        programs::programs(run, menu, graph, strategy, self.stored, &kinds)
+        let of = |menu| programs::programs(run, menu, graph, strategy, stored, &kinds);
+        self.launch
+            .prepare(|| menus.iter().map(|menu| of(menu)).collect())
     }
 
     fn run_trial(
