@@ -85,15 +85,15 @@ use partita_forecast::{
     accumulating, launched, micro_note, model, search, signatures,
 };
 use partita_formats::DType;
-use partita_graph::{Graph, initial_part};
+use partita_graph::Graph;
 use partita_input::{
     Accepted, DataRecord, HyperslabSource, Loading, Preprocessing, Sampling, Waker,
 };
 use partita_lower::Strategy;
 use partita_oracle::{Costs, Prediction};
-use partita_program::{Buffer, Menu};
+use partita_program::Menu;
 use partita_run::{Footprint, RunError, Source};
-use partita_session::{EpochReport, Plan, Position, Session, ValuesError, model_name};
+use partita_session::{EpochReport, Plan, Position, Session};
 use partita_site::kernel_set::oversubscription;
 use partita_site::launch::{Launch, LaunchError, Listener, MemoryBaseline};
 use partita_site::{Context, Event, Host, Ranks};
@@ -789,25 +789,4 @@ fn source(
     let preprocessing = preprocessing.clone();
     let source = HyperslabSource::preprocessed(dataset, preprocessing, mesh, rank, accepted, wake)?;
     Ok(Box::new(source))
-}
-
-/// Initial values of a persistent buffer: of the loaded weights where these have its tensor. An average begins as its
-/// parameter.
-fn initial_values(
-    graph: &Graph,
-    seed: u64,
-    loaded: Option<&LoadedWeights>,
-    buffer: &Buffer,
-    elements: Range<usize>,
-) -> Result<Option<Vec<f64>>, ValuesError> {
-    if !buffer.role.is_of_model() {
-        return Ok(None);
-    }
-    let name = model_name(&buffer.name, buffer.role);
-    let values = loaded.map(|loaded| loaded.part(name, elements.clone()));
-    if let Some(values) = values.transpose()?.flatten() {
-        return Ok(Some(values));
-    }
-    let named = graph.parameters.iter().find(|one| one.name == name);
-    Ok(named.map(|parameter| initial_part(parameter, seed, elements)))
 }

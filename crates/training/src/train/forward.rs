@@ -11,12 +11,12 @@ use super::per_sample::PerSample;
 use super::preparation::buffer_bytes;
 use super::run::{PredictionChoice, Run, TrainRequest};
 use super::run_file::RunFile;
+use super::start::{self, initial_values};
 use super::statistics::{self, KeptSteps};
 use super::tiling::{self, TilesAsked, TilesResult};
 use super::trainer::TrainData;
 use super::{
-    adapted, check, checkpoint, class_weights, crops, ending, identity, initial_values, programs,
-    source, start, strategy,
+    adapted, check, checkpoint, class_weights, crops, ending, identity, programs, source, strategy,
 };
 use crate::weights::{LoadedWeights, Selection, WeightFile};
 use partita_data::{Dataset, Split, TargetRecord};

@@ -7,11 +7,14 @@ use super::run::Run;
 use super::run_file::StartWeights;
 use crate::weights::{LoadedWeights, Selection, WeightFile, load_all};
 use partita_data::Dataset;
-use partita_graph::{Graph, Op};
+use partita_graph::{Graph, Op, initial_part};
 use partita_input::DataRecord;
+use partita_program::Buffer;
+use partita_session::{ValuesError, model_name};
 use partita_site::Event;
 use partita_site::launch::Launch;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 /// The weights that the run file names, and the dataset with its channels in the order of the checkpoint or of these.
@@ -197,4 +200,25 @@ fn reads_channels(graph: &Graph, weights: &LoadedWeights) -> bool {
         has_channels.push(reads && !node.op.has_weights());
     }
     false
+}
+
+/// Initial values of a persistent buffer: of the loaded weights where these have its tensor. An average begins as its
+/// parameter.
+pub fn initial_values(
+    graph: &Graph,
+    seed: u64,
+    loaded: Option<&LoadedWeights>,
+    buffer: &Buffer,
+    elements: Range<usize>,
+) -> Result<Option<Vec<f64>>, ValuesError> {
+    if !buffer.role.is_of_model() {
+        return Ok(None);
+    }
+    let name = model_name(&buffer.name, buffer.role);
+    let values = loaded.map(|loaded| loaded.part(name, elements.clone()));
+    if let Some(values) = values.transpose()?.flatten() {
+        return Ok(Some(values));
+    }
+    let named = graph.parameters.iter().find(|one| one.name == name);
+    Ok(named.map(|parameter| initial_part(parameter, seed, elements)))
 }
