@@ -33,7 +33,7 @@ impl<'l> Trials<'l> {
     pub const STEPS: u64 = STEPS;
 
     /// The trials for a program that a training runs for so many steps. None where nothing is left to choose, ranks share
-    /// cores, or, unless they are wanted `in_any_case`, the training is too short for them to pay.
+    /// cores with each other or with other processes, or, unless they are wanted `in_any_case`, the training is too short for them to pay.
     ///
     /// Errors: more threads than the system allows.
     pub fn of(
@@ -55,8 +55,10 @@ impl<'l> Trials<'l> {
         let is_measurable = kernels.is_on_processor() && threads <= ranks.cores.len();
         // Other hosts may have no library, or another.
         let may_have_libraries = launch.is_on_one_host();
+        let has_processes = launch.has_processes();
+        let is_crowded = || !has_processes && context.shares_cores(kernels, threads);
         let choose = || {
-            if !is_measurable || !in_any_case && !pays() {
+            if !is_measurable || !in_any_case && !pays() || is_crowded() {
                 return (false, 0);
             }
             let with_libraries =

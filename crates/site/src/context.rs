@@ -129,6 +129,12 @@ impl Context {
         own
     }
 
+    /// Whether other processes hold the cores that this many threads of ranks would have.
+    pub fn shares_cores(&self, kernels: KernelSet, threads: usize) -> bool {
+        self.hold_cores(kernels, threads);
+        self.core_locks.is_crowded()
+    }
+
     /// How long a thread that waits for another spins before it sleeps: not at all where others need the cores.
     pub fn spin(&self, ranks: usize, threads: usize, cores: usize) -> Seconds {
         if self.core_locks.is_crowded() {
@@ -223,8 +229,8 @@ impl Context {
     /// The catalog of all ranks of the job, or else that of this process.
     pub(crate) fn job_catalog(&self, kernels: KernelSet, ranks: &Ranks) -> Catalog {
         let setting = setting(self.level(), kernels, ranks);
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = shared.get(&setting).cloned();
+        let shared = || self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = shared().get(&setting).cloned();
         own.unwrap_or_else(|| self.catalog(kernels, ranks))
     }
 

@@ -61,6 +61,8 @@ fn times(folder: &TempDir) -> PathBuf {
 fn context(folder: &TempDir, progress: Arc<dyn Progress>) -> Context {
     let environment = Environment {
         measured_times: Some(times(folder)),
+        // Other tests hold cores at the same time.
+        core_locks: None,
         ..Environment::default()
     };
     Context::watched(environment, progress, Arc::default())
