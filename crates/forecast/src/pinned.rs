@@ -1,18 +1,22 @@
 //! What the convolutions of a program are pinned to.
 
-use partita_program::{Body, Configuration, KernelShape, Menu, Program, Work};
+use partita_program::{Body, Configuration, KernelShape, Menu, Program, Task, Work};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+
+/// The tasks of a body that leave a choice.
+pub(crate) fn shapes(body: &Body) -> impl Iterator<Item = (&Task, KernelShape<'_>)> {
+    body.tasks.iter().filter_map(|task| {
+        let shape = body.kernel_shape(task)?;
+        shape.cut_extents().map(|_| (task, shape))
+    })
+}
 
 /// Signatures of all convolutions of programs.
 pub fn signatures<'p>(programs: impl Iterator<Item = &'p Program>) -> BTreeSet<String> {
     let bodies = programs.flat_map(|program| &program.bodies);
-    let shapes = bodies.flat_map(|body| {
-        let shapes = body.tasks.iter().map(|task| body.kernel_shape(task));
-        shapes.flatten()
-    });
-    let shapes = shapes.filter(|shape| shape.cut_extents().is_some());
-    shapes.map(|shape| shape.signature()).collect()
+    let shapes = bodies.flat_map(shapes);
+    shapes.map(|(_, shape)| shape.signature()).collect()
 }
 
 /// The convolutions of a rank by implementation. The text is one line for the user.
@@ -35,12 +39,8 @@ impl PinnedConvolutions {
             share: None,
         };
         let (mut usual_seconds, mut pinned_seconds) = (0.0, 0.0);
-        for task in &body.tasks {
+        for (task, shape) in shapes(body) {
             let Work::Compute { algorithm, .. } = &task.work else {
-                continue;
-            };
-            let shape = body.kernel_shape(task);
-            let Some(shape) = shape.filter(|shape| shape.cut_extents().is_some()) else {
                 continue;
             };
             let Ok(usual) = menu.choose(&shape) else {

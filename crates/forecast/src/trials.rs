@@ -8,9 +8,6 @@ use partita_tune::TrialTimes;
 
 pub use partita_tune::{TrialMenu, telling};
 
-/// Steps of a trial for each that is measured: the first ones find cold caches and untouched pages.
-const STEPS: u64 = 5;
-
 /// Share of a training that trials may take.
 const SHARE_MAX: f64 = 0.02;
 
@@ -29,8 +26,8 @@ pub struct Trials<'l> {
 }
 
 impl<'l> Trials<'l> {
-    /// Steps of full batch size of each trial.
-    pub const STEPS: u64 = STEPS;
+    /// Steps of full batch size of each trial; the first ones, with cold caches and untouched pages, are not measured.
+    pub const STEPS: u64 = 5;
 
     /// The trials for a program that a training runs for so many steps. None where nothing is left to choose, ranks share
     /// cores with each other or with other processes, or, unless they are wanted `in_any_case`, the training is too short for them to pay.
@@ -48,8 +45,8 @@ impl<'l> Trials<'l> {
         let pays = || {
             let menu = context.trial_menu((kernels, false), &ranks, 0);
             let seconds = menu.expected_seconds(program) * steps as f64;
-            let share = (menu.turns(program) as u64 * STEPS) as f64 / steps as f64;
-            seconds >= TRAINING_MIN && share <= SHARE_MAX
+            let share = || (menu.turns(program) as u64 * Self::STEPS) as f64 / steps as f64;
+            seconds >= TRAINING_MIN && share() <= SHARE_MAX
         };
         let threads = ranks.count * ranks.threads;
         let is_measurable = kernels.is_on_processor() && threads <= ranks.cores.len();

@@ -3,6 +3,7 @@
 use crate::input::InputSource;
 use crate::local_machine::LocalMachine;
 use crate::model;
+use crate::pinned::shapes;
 use crate::planning::PlanningError;
 use crate::target::check_measured;
 use crate::training::{StrategyChoice, Training, given, lower_verified, request as lowering};
@@ -267,14 +268,6 @@ impl Menu for PlainWeights<'_> {
     fn fuses(&self) -> bool {
         self.0.fuses()
     }
-}
-
-/// The tasks of a body that leave a choice.
-fn shapes(body: &Body) -> impl Iterator<Item = (&Task, KernelShape<'_>)> {
-    body.tasks.iter().filter_map(|task| {
-        let shape = body.kernel_shape(task)?;
-        shape.cut_extents().map(|_| (task, shape))
-    })
 }
 
 /// The configuration that a task pins, with its workspace.
