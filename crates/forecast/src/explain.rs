@@ -250,7 +250,10 @@ pub fn scaling(subject: &Subject<'_, '_>) -> Result<Scaling, PlanningError> {
         };
         let prediction = match predicted(subject, &then)? {
             Ok(prediction) => prediction,
-            Err(end) => return Ok(Scaling { points, end }),
+            Err(end) => {
+                let end = end.inline();
+                return Ok(Scaling { points, end });
+            }
         };
         let efficiency = if now > 0.0 {
             per_rank(&prediction) / now
@@ -331,19 +334,19 @@ fn describe_rival(strategy: &Strategy, now: Seconds, turn: Option<Crossover>) ->
 fn predicted(
     subject: &Subject<'_, '_>,
     training: &Request<'_>,
-) -> Result<Result<Prediction, String>, PlanningError> {
+) -> Result<Result<Prediction, Message>, PlanningError> {
     let strategy = training.strategy;
     if let Err(error) = strategy.check(training.graph, training.batch) {
-        return Ok(Err(Message::of(&error).inline()));
+        return Ok(Err(Message::of(&error)));
     }
     let program = lower(training)?;
     // Too few devices for the doubled ranks are not an error of the request.
     let costs = match (subject.costs)(&program) {
         Ok(costs) => costs,
-        Err(error) => return Ok(Err(Message::of(&error).inline())),
+        Err(error) => return Ok(Err(Message::of(&error))),
     };
     let simulation = simulated(&program, costs.as_ref());
     Ok(simulation
         .map(|simulation| Prediction::of(&program, &simulation, false))
-        .map_err(|error| Message::of(&error).inline()))
+        .map_err(|error| Message::of(&error)))
 }

@@ -6,11 +6,12 @@
 //! `span_us`, the steps that are held and the microseconds from the first start to the last end, so that
 //! a part of a trace is not taken for the whole.
 
+mod fault;
+
 use partita_oracle::compare::SECONDS_MAX;
 use partita_program::{Program, TaskId};
 use partita_run::{Event, Trace};
 use partita_site::{ErrorKind, Fault};
-use partita_space::Help;
 use partita_space::Seconds;
 use partita_verify::verify;
 use serde::Deserialize;
@@ -18,6 +19,9 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+
+use fault::Place;
+pub use fault::TraceFault;
 
 /// A trace file cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -31,12 +35,12 @@ pub enum TraceError {
         source: io::Error,
     },
     /// It is not a trace.
-    #[error("{} is not a trace of `partita train`: {reason}", path.display())]
+    #[error("{} is not a trace of `partita train`: {fault}", path.display())]
     Faulty {
         /// The file.
         path: PathBuf,
-        /// The first error, and what is valid there.
-        reason: String,
+        /// The first fault, and what is valid there.
+        fault: Box<TraceFault>,
     },
 }
 
@@ -117,44 +121,36 @@ pub fn read(path: &Path) -> Result<Recorded, TraceError> {
         path: own(),
         source,
     })?;
-    parse(&text).map_err(|reason| TraceError::Faulty {
+    parse(&text).map_err(|fault| TraceError::Faulty {
         path: own(),
-        reason,
+        fault: Box::new(fault),
     })
 }
 
-fn parse(text: &str) -> Result<Recorded, String> {
-    let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let program = Program::parse(&file.program).map_err(|error| error.to_string())?;
+fn parse(text: &str) -> Result<Recorded, TraceFault> {
+    let file: File = serde_json::from_str(text)?;
+    let program = Program::parse(&file.program)?;
     // The file may contain anything, so the program is verified before it is used.
-    verify(&program).map_err(|faults| faults.to_string())?;
+    verify(&program)?;
     let found = program.digest();
     if found != file.digest {
-        return Err(format!(
-            "the program under `program` has the digest {found}, `digest` is {}{}",
-            file.digest,
-            Help::possible("a trace as it was written")
-        ));
+        let stated = file.digest;
+        return Err(TraceFault::Digest { found, stated });
     }
     let mut by_step: ByStep = BTreeMap::new();
     for (index, event) in file.events.iter().enumerate() {
         check_event(&program, index, event)?;
-        let (rank, step, task) = (event.pid, event.args.step, event.args.task);
-        let events = by_step.entry((rank, step)).or_default();
-        if let Some(first) = events.insert(task, (index, event)) {
-            return Err(format!(
-                "traceEvents[{}] and traceEvents[{index}] are both task {task} of rank {rank} in step \
-                 {step}{}",
-                first.0,
-                Help::possible("one event for each task of a step")
-            ));
+        let place = event.place(index);
+        let events = by_step.entry((place.rank, place.step)).or_default();
+        if let Some((first, _)) = events.insert(place.task, (index, event)) {
+            return Err(TraceFault::Twice {
+                first,
+                again: place,
+            });
         }
     }
     if by_step.is_empty() {
-        return Err(format!(
-            "its `traceEvents` hold no task{}",
-            Help::possible(format_args!("a task (`\"ph\": \"{COMPLETE}\"`) or more"))
-        ));
+        return Err(TraceFault::Empty);
     }
     check_whole(&file, &by_step)?;
     check_order(&program, &by_step)?;
@@ -186,6 +182,16 @@ impl ChromeEvent {
         self.ts + self.dur
     }
 
+    /// Where it is; `index` is its own in the file.
+    fn place(&self, index: usize) -> Place {
+        Place {
+            index,
+            task: self.args.task,
+            rank: self.pid,
+            step: self.args.step,
+        }
+    }
+
     fn is_before(&self, later: &Self) -> bool {
         is_until(self.end(), later.ts)
     }
@@ -197,70 +203,50 @@ fn is_until(time: f64, other: f64) -> bool {
 }
 
 /// Checks that the events cover the steps and the span that the file states.
-fn check_whole(file: &File, by_step: &ByStep<'_>) -> Result<(), String> {
+fn check_whole(file: &File, by_step: &ByStep<'_>) -> Result<(), TraceFault> {
     let found: BTreeSet<u64> = by_step.keys().map(|&(_, step)| step).collect();
     let steps = file.steps.as_ref().unwrap_or(&found);
-    if let Some(step) = steps.difference(&found).next() {
-        return Err(format!(
-            "`traceEvents` have no task of step {step}{}",
-            Help::possible("a task or more of each of its `steps`")
-        ));
+    if let Some(&step) = steps.difference(&found).next() {
+        return Err(TraceFault::Missing { step });
     }
     for (index, event) in file.events.iter().enumerate() {
-        let (task, rank, step) = (event.args.task, event.pid, event.args.step);
-        if !steps.contains(&step) {
-            let possible: Vec<String> = steps.iter().map(u64::to_string).collect();
-            return Err(format!(
-                "`step` of traceEvents[{index}] (task {task}, rank {rank}) is {step}{}",
-                Help::possible(format_args!("its `steps` {}", possible.join(", ")))
-            ));
+        let place = event.place(index);
+        if !steps.contains(&place.step) {
+            let steps = steps.clone();
+            return Err(TraceFault::OtherStep { place, steps });
         }
-        if let Some([start, end]) = file.span_us
-            && !(is_until(start, event.ts) && is_until(event.end(), end))
+        if let Some(span) = file.span_us
+            && !(is_until(span[0], event.ts) && is_until(event.end(), span[1]))
         {
-            return Err(format!(
-                "traceEvents[{index}] (task {task}, rank {rank}, step {step}) lasts from {} to {} us{}",
-                event.ts,
-                event.end(),
-                Help::possible(format_args!("from {start} to {end}, its `span_us`"))
-            ));
+            let lasts = [event.ts, event.end()];
+            return Err(TraceFault::OutsideSpan { place, lasts, span });
         }
     }
     Ok(())
 }
 
-fn check_event(program: &Program, index: usize, event: &ChromeEvent) -> Result<(), String> {
+fn check_event(program: &Program, index: usize, event: &ChromeEvent) -> Result<(), TraceFault> {
     if event.ph != COMPLETE {
-        return Err(format!(
-            "`ph` of traceEvents[{index}] is {:?}{}",
-            event.ph,
-            Help::possible(format_args!("{COMPLETE:?}"))
-        ));
+        let found = event.ph.clone();
+        return Err(TraceFault::Kind { index, found });
     }
-    let (rank, task) = (event.pid, event.args.task);
-    let known = rank < program.mesh.ranks() && (task as usize) < program.body(rank).tasks.len();
-    if !known {
-        return Err(format!(
-            "its program has no task {task} on rank {rank}, which traceEvents[{index}] is{}",
-            Help::possible(format_args!("tasks of its {} ranks", program.mesh.ranks()))
-        ));
+    let place = event.place(index);
+    let ranks = program.mesh.ranks();
+    let is_known =
+        place.rank < ranks && (place.task as usize) < program.body(place.rank).tasks.len();
+    if !is_known {
+        return Err(TraceFault::Unknown { place, ranks });
     }
     for (key, micros) in [("ts", event.ts), ("dur", event.dur)] {
         if !(0.0..=1e6 * SECONDS_MAX).contains(&micros) {
-            return Err(format!(
-                "`{key}` of traceEvents[{index}] (task {task}, rank {rank}) is {micros}{}",
-                Help::possible(format_args!(
-                    "a number of microseconds from 0 to {:e}",
-                    1e6 * SECONDS_MAX
-                ))
-            ));
+            return Err(TraceFault::Time { key, place, micros });
         }
     }
     Ok(())
 }
 
 /// Checks that tasks end before their successors start, and steps before the next one of their rank.
-fn check_order(program: &Program, by_step: &ByStep<'_>) -> Result<(), String> {
+fn check_order(program: &Program, by_step: &ByStep<'_>) -> Result<(), TraceFault> {
     let mut last: Option<(usize, u64, usize, &ChromeEvent)> = None;
     for (&(rank, step), events) in by_step {
         for (&task, &(index, event)) in events {
@@ -291,18 +277,16 @@ fn check_order(program: &Program, by_step: &ByStep<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn overlap(first: (usize, &ChromeEvent), second: (usize, &ChromeEvent), why: &str) -> String {
-    let (end, start) = (first.1.end(), second.1.ts);
-    format!(
-        "traceEvents[{}] (task {}, rank {}, step {}) ends at {end} us, and traceEvents[{}] (task {}, step {}), \
-         which {why}, starts at {start} us{}",
-        first.0,
-        first.1.args.task,
-        first.1.pid,
-        first.1.args.step,
-        second.0,
-        second.1.args.task,
-        second.1.args.step,
-        Help::possible(format_args!("a `ts` + `dur` of up to {start}"))
-    )
+fn overlap(
+    first: (usize, &ChromeEvent),
+    second: (usize, &ChromeEvent),
+    why: &'static str,
+) -> TraceFault {
+    TraceFault::Overlap {
+        first: first.1.place(first.0),
+        end: first.1.end(),
+        second: second.1.place(second.0),
+        start: second.1.ts,
+        why,
+    }
 }

@@ -1,6 +1,6 @@
 //! Files in a zip archive, read under limits.
 
-use crate::ImportError;
+use crate::{ImportError, Reason};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -61,6 +61,7 @@ impl Archive {
     }
 }
 
-fn damaged(fault: String) -> ImportError {
+pub(crate) fn damaged(fault: impl Into<Reason>) -> ImportError {
+    let fault = fault.into();
     ImportError::Damaged { fault }
 }

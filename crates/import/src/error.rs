@@ -20,7 +20,7 @@ pub enum ImportError {
     )]
     Damaged {
         /// What is wrong.
-        fault: String,
+        fault: Reason,
     },
     /// The file is no ONNX model, or is damaged.
     #[error(
@@ -29,7 +29,7 @@ pub enum ImportError {
     )]
     DamagedOnnx {
         /// What is wrong.
-        fault: String,
+        fault: Reason,
     },
     /// The operators of an ONNX model have another version.
     #[error(
@@ -77,6 +77,23 @@ impl From<GraphError> for ImportError {
     }
 }
 
+/// Why a part of a network cannot be read, expressed or written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Reason(String);
+
+impl From<String> for Reason {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl From<&str> for Reason {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
 /// An operator that cannot be expressed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
@@ -87,7 +104,7 @@ pub struct Unsupported {
     /// File and line of the module's source, where the export has it.
     pub source: Option<String>,
     /// Why.
-    pub reason: String,
+    pub reason: Reason,
 }
 
 impl fmt::Display for Unsupported {

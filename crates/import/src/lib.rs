@@ -27,7 +27,7 @@ mod strided;
 mod translate;
 mod weights;
 
-pub use error::{ImportError, Unsupported};
+pub use error::{ImportError, Reason, Unsupported};
 pub use imported::{Imported, Layer, LossChoice, Options, Stored};
 pub use onnx::write::{OnnxTensor, is_own_onnx, write_onnx};
 pub use translate::state_dict_role;

@@ -1,5 +1,6 @@
 //! Operations between named values, as a file describes them. Dims have PyTorch's order: samples, channels, then space.
 
+use crate::Reason;
 use partita_graph::{Activation, PadMode, PoolKind};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +40,7 @@ pub(crate) struct Call {
     /// The operator's name in the file.
     pub(crate) operator: String,
     /// The operation; the reason where it has none.
-    pub(crate) operation: Result<Operation, String>,
+    pub(crate) operation: Result<Operation, Reason>,
     /// Path of the module that calls it; empty for the network itself.
     pub(crate) module: String,
     /// File and line of the module's source, where the export has it.
@@ -200,7 +201,7 @@ pub(crate) const BLOCK_MAX: usize = 16;
 
 impl Operation {
     /// The contraction of an equation as in `einsum`.
-    pub(crate) fn einsum(equation: &str) -> Result<Self, String> {
+    pub(crate) fn einsum(equation: &str) -> Result<Self, Reason> {
         let equation: String = equation.chars().filter(|one| *one != ' ').collect();
         let letters = equation.split_once("->").and_then(|(read, output)| {
             let (left, right) = read.split_once(',')?;
@@ -215,14 +216,14 @@ impl Operation {
             None => Err(format!(
                 "the equation {equation} is not read; possible are two factors with their letters once each, as in \
                  bhxd,bhyd->bhxy"
-            )),
+            ).into()),
         }
     }
 
     /// Products of matrices of two tensors with this number of dims.
-    pub(crate) fn matrices(dims: usize) -> Result<Self, String> {
+    pub(crate) fn matrices(dims: usize) -> Result<Self, Reason> {
         if !(3..=26).contains(&dims) {
-            return Err("a product of two tensors is not read but for attention".to_owned());
+            return Err("a product of two tensors is not read but for attention".into());
         }
         let batch: String = ('A'..).take(dims - 2).collect();
         let letters = ["ij", "jk", "ik"].map(|rest| format!("{batch}{rest}"));

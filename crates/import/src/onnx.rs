@@ -19,11 +19,11 @@ mod tensors;
 mod tests;
 pub(crate) mod write;
 
-use crate::ImportError;
 use crate::imported::{Imported, Options};
 use crate::network::{Call, Network, Operation};
 use crate::translate::translate;
 use crate::weights::{Element, Weight};
+use crate::{ImportError, Reason};
 use node::{Stop, View};
 use prost::Message as _;
 use prost::bytes::Bytes;
@@ -75,7 +75,8 @@ pub(crate) fn read_weights(path: &Path) -> Result<Vec<Weight>, ImportError> {
     .collect()
 }
 
-fn damaged(fault: String) -> ImportError {
+fn damaged(fault: impl Into<Reason>) -> ImportError {
+    let fault = fault.into();
     ImportError::DamagedOnnx { fault }
 }
 
@@ -408,7 +409,7 @@ fn in_training_mode(node: &NodeMessage) -> bool {
 
 fn call(
     node: &NodeMessage,
-    operation: Result<Operation, String>,
+    operation: Result<Operation, Reason>,
     inputs: Vec<Option<String>>,
     outputs: Vec<String>,
     opset: i64,

@@ -7,14 +7,14 @@ mod constants;
 mod operators;
 mod schema;
 
-use crate::archive::Archive;
+use crate::archive::{Archive, damaged};
 use crate::imported::{Imported, Options};
 use crate::network::{Call, Network};
 use crate::simplify::simplify;
 use crate::strided::{positions, volume};
 use crate::translate::translate;
 use crate::weights::{Element, Weight};
-use crate::{ImportError, Unsupported};
+use crate::{ImportError, Reason, Unsupported};
 use constants::Constants;
 use operators::{Arguments, tensors_of};
 use schema::{
@@ -60,10 +60,6 @@ pub(crate) fn read_weights(path: &Path) -> Result<Vec<Weight>, ImportError> {
         }
     }
     Ok(all)
-}
-
-fn damaged(fault: String) -> ImportError {
-    ImportError::Damaged { fault }
 }
 
 fn parse<'a, T: serde::Deserialize<'a>>(file: &str, text: &'a str) -> Result<T, ImportError> {
@@ -256,7 +252,7 @@ fn interface(signature: schema::Signature, network: &mut Network) -> Result<(), 
         }
     }
     if network.outputs.is_empty() {
-        return Err(damaged("the network returns no tensor".to_owned()));
+        return Err(damaged("the network returns no tensor"));
     }
     Ok(())
 }
@@ -319,7 +315,8 @@ fn call<'a>(
     let translated = match overwritten {
         Some(by) => Err(format!(
             "it reads what {by} has overwritten, which is not followed; write to a new tensor"
-        )),
+        )
+        .into()),
         None => {
             let call = Arguments::new(node, shape, dtype);
             attention::products(&call).unwrap_or_else(|| operators::translate(&call, is_training))
@@ -459,12 +456,12 @@ fn gather(
 
 impl Unsupported {
     /// Of a call that has no operation.
-    pub(crate) fn of(call: &Call, reason: &str) -> Self {
+    pub(crate) fn of(call: &Call, reason: Reason) -> Self {
         Self {
             operator: call.operator.clone(),
             module: call.module.clone(),
             source: call.source.clone(),
-            reason: reason.to_owned(),
+            reason,
         }
     }
 }

@@ -11,7 +11,7 @@ mod tokens;
 use crate::imported::{Imported, Layer, LossChoice, Options, Stored};
 use crate::layout::Layout;
 use crate::network::{Call, Constant, Network, Operation};
-use crate::{ImportError, Unsupported};
+use crate::{ImportError, Reason, Unsupported};
 use partita_graph::{
     GraphBuilder, GraphError, Loss, NodeId, Op, ParameterId, ParameterRole, ParameterSource, Shape,
 };
@@ -59,7 +59,7 @@ struct Tensor {
 /// What keeps a call from becoming a layer.
 enum Fault {
     /// It cannot be expressed, for this reason.
-    Reason(String),
+    Reason(Reason),
     /// One of its inputs could not.
     Follows,
     Graph(Box<GraphError>),
@@ -71,7 +71,7 @@ impl From<GraphError> for Fault {
     }
 }
 
-fn reason<T>(text: impl Into<String>) -> Result<T, Fault> {
+fn reason<T>(text: impl Into<Reason>) -> Result<T, Fault> {
     Err(Fault::Reason(text.into()))
 }
 
@@ -114,9 +114,9 @@ pub(crate) fn translate(
             }),
             Err(fault) => {
                 match fault {
-                    Fault::Reason(reason) => unsupported.push(Unsupported::of(call, &reason)),
+                    Fault::Reason(reason) => unsupported.push(Unsupported::of(call, reason)),
                     Fault::Graph(error) => {
-                        unsupported.push(Unsupported::of(call, &error.to_string()))
+                        unsupported.push(Unsupported::of(call, error.to_string().into()))
                     }
                     Fault::Follows => {}
                 }

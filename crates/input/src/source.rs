@@ -274,7 +274,7 @@ impl Source for HyperslabSource {
         let (part, mine) = self
             .maker
             .part(load)
-            .map_err(|reason| self.refuse(reason))?;
+            .map_err(|error| self.refuse(error.to_string()))?;
         assert!(
             mine.end <= listed.len(),
             "{} samples for {}",

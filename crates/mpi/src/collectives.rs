@@ -2,7 +2,7 @@
 
 use crate::call::{Completed, Mpi, Parts, Raw};
 use crate::control::sorted_backwards;
-use crate::point_to_point::buffer;
+use crate::point_to_point::{StartError, buffer};
 use partita_program::{
     BufferTransfer, Collective, CollectiveKind, Dtype, Group, Lane, Packets, Staging, TaskId, View,
     Views,
@@ -171,20 +171,25 @@ impl LibraryCollectives {
             .map(|view| view.bytes(buffers).0)
             .sum::<u64>();
         let request = self.call(kind, &mut pending, comm);
-        let request = request.map_err(|reason| self.failed(&pending, memory, reason))?;
+        let request = request.map_err(|error| self.failed(&pending, memory, error.to_string()))?;
         self.requests.push(request);
         self.pending.push(pending);
         Ok(true)
     }
 
-    fn call(&self, kind: &CollectiveKind, pending: &mut Pending, comm: Raw) -> Result<Raw, String> {
+    fn call(
+        &self,
+        kind: &CollectiveKind,
+        pending: &mut Pending,
+        comm: Raw,
+    ) -> Result<Raw, StartError> {
         let mpi = &self.mpi;
         let target = pending.target.parts(mpi)?;
         let Some(source) = &mut pending.source else {
             // SAFETY: `pending` is kept, and not read, until its request has completed, or leaked; the
             // elements of its vectors stay in place when it moves.
             let request = unsafe { mpi.iallreduce(target.buffer, comm) };
-            return request.map_err(|error| error.to_string());
+            return Ok(request?);
         };
         let source = source.parts(mpi)?;
         // SAFETY: as above.
@@ -198,7 +203,7 @@ impl LibraryCollectives {
                 CollectiveKind::AllToAll { .. } => mpi.ialltoallv(&source, &target, comm),
             }
         };
-        request.map_err(|error| error.to_string())
+        Ok(request?)
     }
 
     pub(crate) fn advance(&mut self) {
@@ -299,7 +304,7 @@ impl PackedViews {
     }
 
     /// Errors: more elements than the library can count.
-    fn parts(&mut self, mpi: &Mpi) -> Result<Parts<'_>, String> {
+    fn parts(&mut self, mpi: &Mpi) -> Result<Parts<'_>, StartError> {
         let mut buffer = buffer(mpi, &mut self.packet)?;
         if let Some(token) = &mut self.token {
             buffer.start = (&raw mut **token).cast();

@@ -86,10 +86,10 @@ impl Library {
         for path in candidates {
             match open(&path) {
                 Ok(object) => return identify(object, &path),
-                Err(reason) => {
+                Err(error) => {
                     // Names that the loader does not find are expected; files that do not load are not.
                     if path.is_file() && first_failure.is_none() {
-                        first_failure = Some((path.clone(), reason));
+                        first_failure = Some((path.clone(), error.to_string()));
                     }
                     tried.push(path.display().to_string());
                 }
@@ -128,11 +128,11 @@ fn candidates(search: &LibrarySearch) -> Vec<PathBuf> {
     beside.chain(names.iter().map(PathBuf::from)).collect()
 }
 
-fn open(path: &Path) -> Result<Object, String> {
+fn open(path: &Path) -> Result<Object, libloading::Error> {
     // Open MPI loads parts of itself that expect its symbols to be global.
     // SAFETY: the file is an MPI library by its name or by the user's choice; its initialization code may run
     // in any process.
-    unsafe { Object::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| error.to_string())
+    unsafe { Object::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
 }
 
 /// A library that this process has loaded by this name or from this file.

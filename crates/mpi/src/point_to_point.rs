@@ -149,14 +149,14 @@ impl<'w> MpiPointToPoint<'w> {
                     self.mpi.isend(buffer, transfer.peer, tag, self.comm)
                 }
             };
-            request.map_err(|error| error.to_string())
+            Ok(request?)
         });
         match started {
             Ok(request) => {
                 self.requests.push(request);
                 self.transfers.push(transfer);
             }
-            Err(reason) => self.fail(&transfer, reason),
+            Err(error) => self.fail(&transfer, error.to_string()),
         }
     }
 
@@ -225,8 +225,19 @@ impl<'w> MpiPointToPoint<'w> {
     }
 }
 
-/// Errors: more elements than a message can have.
-pub(crate) fn buffer(mpi: &Mpi, packet: &mut Packet) -> Result<Buffer, String> {
+/// A message that could not be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error(
+        "{length} elements in a message; MPI counts up to {} of them",
+        c_int::MAX
+    )]
+    TooLong { length: usize },
+    #[error(transparent)]
+    Mpi(#[from] MpiError),
+}
+
+pub(crate) fn buffer(mpi: &Mpi, packet: &mut Packet) -> Result<Buffer, StartError> {
     let (start, length) = (packet.start().cast(), packet.len());
     let datatype = match packet.dtype() {
         Dtype::F32 => mpi.float,
@@ -234,12 +245,7 @@ pub(crate) fn buffer(mpi: &Mpi, packet: &mut Packet) -> Result<Buffer, String> {
         // Bytes that no operation of the library reads.
         Dtype::Bf16 | Dtype::F16 | Dtype::I16 => mpi.int16,
     };
-    let count = c_int::try_from(length).map_err(|_| {
-        format!(
-            "{length} elements in a message; MPI counts up to {} of them",
-            c_int::MAX
-        )
-    })?;
+    let count = c_int::try_from(length).map_err(|_| StartError::TooLong { length })?;
     Ok(Buffer {
         start,
         count,

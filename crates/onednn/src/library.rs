@@ -1,7 +1,7 @@
 //! Finds and loads oneDNN.
 
 use crate::affinity::on_one_core;
-use crate::api::{Api, Engine, VersionRecord};
+use crate::api::{Api, Engine, OneDnnError, VersionRecord};
 use crate::open_mp::OpenMp;
 use crate::problem::Problem;
 use libloading::os::unix::{Library as Object, RTLD_LOCAL, RTLD_NOW};
@@ -152,13 +152,13 @@ impl Library {
             LibrarySearch::File(path) => path,
             LibrarySearch::Off => return Err(LoadError::Off),
         };
-        let object = open(path).map_err(|reason| LoadError::File { reason })?;
+        let object = open(path)?;
         let library = prepare(&object, path, instructions);
         // Threads of the library may live as long as the process.
         std::mem::forget(object);
-        library.map_err(|reason| LoadError::Unsupported {
+        library.map_err(|why| LoadError::Unsupported {
             file: path.to_owned(),
-            reason,
+            reason: why.to_string(),
         })
     }
 
@@ -207,7 +207,7 @@ impl Library {
     }
 }
 
-fn open(path: &Path) -> Result<Object, String> {
+fn open(path: &Path) -> Result<Object, LoadError> {
     // The runtime of GCC lets idle threads spin for milliseconds, and only for a moment if it knows fewer cores than
     // threads. It counts cores when it is loaded. Spinning threads would take the cores of the next kernel.
     on_one_core(|| {
@@ -215,18 +215,42 @@ fn open(path: &Path) -> Result<Object, String> {
         // process.
         unsafe { Object::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
     })
-    .map_err(|error| error.to_string())
+    .map_err(|error| LoadError::File {
+        reason: error.to_string(),
+    })
 }
 
-/// Errors: what is wrong with the library.
-fn prepare(object: &Object, path: &Path, instructions: Instructions) -> Result<Library, String> {
+/// What keeps a library from being used.
+#[derive(Debug, thiserror::Error)]
+enum Unsupported {
+    #[error("it has version {0}; {MAJOR} is supported")]
+    Version(Version),
+    #[error("it lacks {0}")]
+    Lacks(&'static str),
+    #[error("it gives no version")]
+    NoVersion,
+    #[error("its OpenMP cannot be told a number of threads")]
+    OpenMp,
+    #[error("it was built for {0}; OpenMP or one thread are supported")]
+    OtherThreads(&'static str),
+    #[error("it was built for runtime {0} of threads")]
+    Runtime(u32),
+    #[error(transparent)]
+    Call(#[from] OneDnnError),
+}
+
+fn prepare(
+    object: &Object,
+    path: &Path,
+    instructions: Instructions,
+) -> Result<Library, Unsupported> {
     let (version, runtime) = version_of(object)?;
     if version.major != MAJOR {
-        return Err(format!("it has version {version}; {MAJOR} is supported"));
+        return Err(Unsupported::Version(version));
     }
     let threads = threads_of(object, runtime)?;
     // SAFETY: the version is the one whose functions are known, and the object is never unloaded.
-    let api = unsafe { Api::load(object) }.map_err(|name| format!("it lacks {name}"))?;
+    let api = unsafe { Api::load(object) }.map_err(Unsupported::Lacks)?;
     // `dnnl_cpu_isa_t`.
     let isa: Option<c_int> = match instructions {
         Instructions::Least => Some(0x1),
@@ -234,10 +258,9 @@ fn prepare(object: &Object, path: &Path, instructions: Instructions) -> Result<L
         Instructions::All => None,
     };
     if let Some(isa) = isa {
-        api.limit_instructions(isa)
-            .map_err(|error| error.to_string())?;
+        api.limit_instructions(isa)?;
     }
-    let engine = api.engine().map_err(|error| error.to_string())?;
+    let engine = api.engine()?;
     Ok(Library {
         file: path.to_owned(),
         version,
@@ -249,15 +272,15 @@ fn prepare(object: &Object, path: &Path, instructions: Instructions) -> Result<L
 }
 
 /// The version, and the number of the runtime of its threads.
-fn version_of(object: &Object) -> Result<(Version, u32), String> {
+fn version_of(object: &Object) -> Result<(Version, u32), Unsupported> {
     type GetVersion = unsafe extern "C" fn() -> *const VersionRecord;
     // SAFETY: the function has had this signature, and the record these first fields, since version 1.
     let record = unsafe {
         let get_version = object.get::<GetVersion>(b"dnnl_version");
-        let get_version = get_version.map_err(|_| "it lacks dnnl_version".to_owned())?;
+        let get_version = get_version.map_err(|_| Unsupported::Lacks("dnnl_version"))?;
         get_version().as_ref()
     };
-    let record = record.ok_or_else(|| "it gives no version".to_owned())?;
+    let record = record.ok_or(Unsupported::NoVersion)?;
     let version = Version {
         major: record.major,
         minor: record.minor,
@@ -266,17 +289,16 @@ fn version_of(object: &Object) -> Result<(Version, u32), String> {
     Ok((version, record.cpu_runtime))
 }
 
-fn threads_of(object: &Object, runtime: u32) -> Result<Threads, String> {
+fn threads_of(object: &Object, runtime: u32) -> Result<Threads, Unsupported> {
     match runtime {
         1 => Ok(Threads::One),
         2 => {
             // SAFETY: the object is never unloaded.
             let open_mp = unsafe { OpenMp::of(object) };
-            let open_mp = open_mp.ok_or("its OpenMP cannot be told a number of threads");
-            Ok(Threads::OpenMp(open_mp?))
+            Ok(Threads::OpenMp(open_mp.ok_or(Unsupported::OpenMp)?))
         }
-        4 => Err("it was built for TBB; OpenMP or one thread are supported".to_owned()),
-        8 => Err("it was built for threads of its user; OpenMP or one thread are supported".into()),
-        other => Err(format!("it was built for runtime {other} of threads")),
+        4 => Err(Unsupported::OtherThreads("TBB")),
+        8 => Err(Unsupported::OtherThreads("threads of its user")),
+        other => Err(Unsupported::Runtime(other)),
     }
 }

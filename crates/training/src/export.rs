@@ -111,9 +111,7 @@ pub(crate) fn onnx(
         };
         tensors.insert(parameter.name.clone(), tensor);
     }
-    let bytes = write_onnx(graph, &tensors).map_err(|faults| WeightsError::Onnx {
-        layers: faults.join("\n  "),
-    })?;
+    let bytes = write_onnx(graph, &tensors).map_err(|layers| WeightsError::Onnx { layers })?;
     write_whole(out, &bytes).map_err(|error| DataError::Unwritable {
         path: out.to_owned(),
         reason: error.to_string(),

@@ -2,6 +2,7 @@
 
 use super::node::{Stop, View, stop};
 use super::tensors::{Held, is_real};
+use crate::Reason;
 use crate::strided::{positions, row_major, volume};
 use crate::weights::Element;
 
@@ -313,7 +314,7 @@ fn slice(node: &View<'_, '_>, held: &Held, values: &[f64]) -> Result<Option<Held
 }
 
 /// The extents of tensors that are read element by element.
-pub(super) fn broadcast(shapes: &[&[usize]]) -> Result<Vec<usize>, String> {
+pub(super) fn broadcast(shapes: &[&[usize]]) -> Result<Vec<usize>, Reason> {
     let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
     let mut all = vec![1; rank];
     for shape in shapes {
@@ -326,21 +327,22 @@ pub(super) fn broadcast(shapes: &[&[usize]]) -> Result<Vec<usize>, String> {
                 (one, other) => {
                     return Err(format!(
                         "its inputs have the extents {one} and {other} along one dim"
-                    ));
+                    )
+                    .into());
                 }
             }
         }
     }
     if volume(&all).is_none_or(|count| count > 1 << 40) {
-        return Err("its output has too many elements".to_owned());
+        return Err("its output has too many elements".into());
     }
     Ok(all)
 }
 
 /// The elements of a tensor for each of a larger one.
-fn spread(shape: &[usize], values: &[f64], to: &[usize]) -> Result<Vec<f64>, String> {
+fn spread(shape: &[usize], values: &[f64], to: &[usize]) -> Result<Vec<f64>, Reason> {
     if volume(to).is_none_or(|count| count > COUNT_MAX) {
-        return Err("it makes a tensor that is too large".to_owned());
+        return Err("it makes a tensor that is too large".into());
     }
     let mut steps = vec![0; to.len() - shape.len()];
     let of_dims = shape.iter().zip(row_major(shape));

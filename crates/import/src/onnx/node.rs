@@ -3,30 +3,25 @@
 use super::Reader;
 use super::schema::{Attribute, NodeMessage, TensorMessage};
 use super::tensors::{Held, element_of};
+use crate::Reason;
 use crate::strided::volume;
 use crate::weights::Element;
 
 /// Why a node has no operation.
 #[derive(Debug)]
 pub(super) enum Stop {
-    Reason(String),
+    Reason(Reason),
     /// The extents of an input are unknown, for a node before has none.
     Follows,
 }
 
-impl From<String> for Stop {
-    fn from(text: String) -> Self {
-        Self::Reason(text)
+impl<R: Into<Reason>> From<R> for Stop {
+    fn from(reason: R) -> Self {
+        Self::Reason(reason.into())
     }
 }
 
-impl From<&str> for Stop {
-    fn from(text: &str) -> Self {
-        Self::Reason(text.to_owned())
-    }
-}
-
-pub(super) fn stop<T>(text: impl Into<String>) -> Result<T, Stop> {
+pub(super) fn stop<T>(text: impl Into<Reason>) -> Result<T, Stop> {
     Err(Stop::Reason(text.into()))
 }
 

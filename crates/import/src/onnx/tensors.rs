@@ -1,6 +1,7 @@
 //! Tensors that a file holds: initializers and constants, of which most are read only when their numbers are wanted.
 
 use super::schema::{Entry, TensorMessage};
+use crate::Reason;
 use crate::strided::{positions, row_major, volume};
 use crate::weights::Element;
 use half::{bf16, f16};
@@ -86,8 +87,8 @@ impl Held {
         name: &str,
         tensor: &TensorMessage,
         is_constant: bool,
-    ) -> Result<Self, String> {
-        let fault = |what: &str| format!("the tensor `{name}` {what}");
+    ) -> Result<Self, Reason> {
+        let fault = |what: &str| Reason::from(format!("the tensor `{name}` {what}"));
         let element = element_of(tensor.data_type).ok_or_else(|| {
             fault(&format!(
                 "has the type {}, which is not read",
@@ -99,7 +100,7 @@ impl Held {
         let shape = shape.ok_or_else(|| fault("has a negative extent"))?;
         let count = volume(&shape).ok_or_else(|| fault("has more numbers than can be counted"))?;
         let data = if tensor.data_location == 1 {
-            external(&tensor.external_data).map_err(|what| fault(&what))?
+            external(&tensor.external_data).map_err(|what| fault(&what.to_string()))?
         } else {
             data(tensor, element)
         };
@@ -219,7 +220,7 @@ impl Held {
     /// The numbers in row-major order. `folder` holds files that the tensor may lie in.
     ///
     /// Errors: a file that cannot be read, is too short or lies elsewhere.
-    pub(super) fn values(&self, folder: &Path) -> Result<Vec<f64>, String> {
+    pub(super) fn values(&self, folder: &Path) -> Result<Vec<f64>, Reason> {
         let mut values = self
             .source
             .values(folder)
@@ -239,7 +240,7 @@ impl Held {
 }
 
 impl Source {
-    fn values(&self, folder: &Path) -> Result<Vec<f64>, String> {
+    fn values(&self, folder: &Path) -> Result<Vec<f64>, Reason> {
         let count = volume(&self.shape).unwrap_or(usize::MAX);
         match &self.data {
             Data::Numbers(numbers) => Ok(numbers.clone()),
@@ -252,7 +253,7 @@ impl Source {
                 let bytes = count.checked_mul(self.element.bytes());
                 let bytes = bytes.ok_or("is longer than its file")? as u64;
                 if length.is_some_and(|length| length != bytes) {
-                    return Err("has another length than its extents say".to_owned());
+                    return Err("has another length than its extents say".into());
                 }
                 let bytes = read_external(folder, location, *offset, bytes)?;
                 Ok(decode(self.element, &bytes, count))
@@ -288,7 +289,7 @@ fn data(tensor: &TensorMessage, element: Element) -> Data {
     })
 }
 
-fn external(entries: &[Entry]) -> Result<Data, String> {
+fn external(entries: &[Entry]) -> Result<Data, Reason> {
     let find = |key: &str| entries.iter().find(|one| one.key == key);
     let number = |key: &str| {
         let entry = find(key).map(|one| one.value.parse::<u64>());
@@ -310,13 +311,14 @@ fn read_external(
     location: &str,
     offset: u64,
     bytes: u64,
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, Reason> {
     let path = Path::new(location);
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     if location.is_empty() || !path.components().all(is_plain) {
         return Err(format!(
             "lies in `{location}`, and only files beside the network or in folders below are read"
-        ));
+        )
+        .into());
     }
     let unreadable = |error| format!("lies in `{location}`, which cannot be read: {error}");
     let here = if folder.as_os_str().is_empty() {
@@ -329,18 +331,16 @@ fn read_external(
     if !found.starts_with(&root) {
         return Err(format!(
             "lies in `{location}`, a link out of the folder of the network, which is not followed"
-        ));
+        )
+        .into());
     }
     let about = found.metadata().map_err(unreadable)?;
     if !about.is_file() {
-        return Err(format!("lies in `{location}`, which is no file"));
+        return Err(format!("lies in `{location}`, which is no file").into());
     }
     let end = offset.checked_add(bytes);
     if end.is_none_or(|end| end > about.len()) {
-        return Err(format!(
-            "ends beyond the {} bytes of `{location}`",
-            about.len()
-        ));
+        return Err(format!("ends beyond the {} bytes of `{location}`", about.len()).into());
     }
     let mut file = partita_files::open(&found).map_err(unreadable)?;
     file.seek(SeekFrom::Start(offset)).map_err(unreadable)?;

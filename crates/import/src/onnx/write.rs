@@ -11,6 +11,7 @@ use super::schema::{
     Attribute, Dimension, GraphMessage, Kind, Model, NodeMessage, OperatorSet, ShapeMessage,
     TensorKind, TensorMessage, ValueInfo,
 };
+use crate::Reason;
 use crate::weights::Element;
 use attributes::{int, number_of, real};
 use partita_graph::{Graph, Node, NodeId, Op, Parameter, ParameterRole, Shape};
@@ -55,13 +56,13 @@ pub fn is_own_onnx(path: &Path) -> bool {
 pub fn write_onnx(
     graph: &Graph,
     tensors: &BTreeMap<String, OnnxTensor>,
-) -> Result<Vec<u8>, Vec<String>> {
+) -> Result<Vec<u8>, Vec<Reason>> {
     let last = graph
         .nodes
         .iter()
         .rfind(|node| matches!(node.op, Op::Loss(_)));
     let Some(&output) = last.and_then(|loss| loss.inputs.first()) else {
-        return Err(vec!["the model has no loss".to_owned()]);
+        return Err(vec!["the model has no loss".into()]);
     };
     let is_double = |one: &OnnxTensor| one.element == Element::F64;
     let element = if tensors.values().any(is_double) {
@@ -82,7 +83,8 @@ pub fn write_onnx(
     for (index, node) in graph.nodes.iter().enumerate() {
         let value = if needed.contains(&index) {
             writer.node(node).unwrap_or_else(|reason| {
-                faults.push(format!("{} ({}): {reason}", node.name, node.op.keyword()));
+                let layer = format!("{} ({})", node.name, node.op.keyword());
+                faults.push(format!("{layer}: {reason}").into());
                 Value::of(node)
             })
         } else {
@@ -92,9 +94,7 @@ pub fn write_onnx(
     }
     let value = writer.values[output.0].clone();
     if value.flattened.is_some() {
-        faults.push(
-            "the output is a flatten, whose order of features is another one there".to_owned(),
-        );
+        faults.push("the output is a flatten, whose order of features is another one there".into());
     }
     if !faults.is_empty() {
         return Err(faults);
@@ -146,7 +146,7 @@ struct Writer<'a> {
     written: BTreeSet<String>,
 }
 
-type Written = Result<Value, String>;
+type Written = Result<Value, Reason>;
 
 impl Writer<'_> {
     /// Spatial dims.
@@ -165,7 +165,7 @@ impl Writer<'_> {
         };
         if first.flattened.is_some() && !keeps_order(&node.op) {
             return Err(
-                "it reads the features of a flatten, which PyTorch orders otherwise".to_owned(),
+                "it reads the features of a flatten, which PyTorch orders otherwise".into(),
             );
         }
         match &node.op {
@@ -388,7 +388,7 @@ impl Writer<'_> {
         }
     }
 
-    fn finish(mut self, output: &Value, node: &Node) -> Result<Vec<u8>, Vec<String>> {
+    fn finish(mut self, output: &Value, node: &Node) -> Result<Vec<u8>, Vec<Reason>> {
         let rank = self.rank();
         let info = |name: &str, shape: Shape, is_features: bool, element| {
             let mut dims = vec![Dimension {
@@ -433,9 +433,10 @@ impl Writer<'_> {
         };
         let length = model.encoded_len();
         if length > BYTES_MAX {
-            return Err(vec![format!(
-                "the model would have {length} bytes, and a file of ONNX has at most {BYTES_MAX}"
-            )]);
+            let most = format!("and a file of ONNX has at most {BYTES_MAX}");
+            return Err(vec![
+                format!("the model would have {length} bytes, {most}").into(),
+            ]);
         }
         Ok(model.encode_to_vec())
     }

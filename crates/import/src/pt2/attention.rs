@@ -19,11 +19,11 @@ fn einsum(call: &Arguments<'_>) -> Translated {
     let tensors = call.find("tensors").into_iter();
     let inputs: Vec<Option<String>> = tensors_of(tensors).into_iter().map(Some).collect();
     let Some(Argument::AsString(equation)) = call.find("equation") else {
-        return Err("its equation is not read".to_owned());
+        return Err("its equation is not read".into());
     };
     match Operation::einsum(equation)? {
         operation if inputs.len() == 2 => Ok((operation, inputs)),
-        _ => Err("a product of other than two tensors is not read".to_owned()),
+        _ => Err("a product of other than two tensors is not read".into()),
     }
 }
 
@@ -35,10 +35,10 @@ fn product(base: &str, call: &Arguments<'_>) -> Translated {
 
 fn attention(call: &Arguments<'_>) -> Translated {
     if !call.has_scalar("dropout_p", 0.0)? {
-        return Err("dropout of attention weights is not read; set it to 0".to_owned());
+        return Err("dropout of attention weights is not read; set it to 0".into());
     }
     if call.flag("enable_gqa", false)? {
-        return Err("attention with shared keys is not read".to_owned());
+        return Err("attention with shared keys is not read".into());
     }
     let operation = Operation::Attention {
         causal: call.flag("is_causal", false)?,

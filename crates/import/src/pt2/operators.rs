@@ -3,11 +3,12 @@
 //! Source: PyTorch, `aten/src/ATen/native/native_functions.yaml`: names, order and defaults of arguments.
 
 use super::schema::{Argument, NodeJson, Number, OptionalTensor};
+use crate::Reason;
 use crate::network::{Noise, Operation, Padding};
 use partita_graph::{Activation, PadMode, PoolKind};
 
 /// The operation of a call with the tensors that it reads, or why it has none.
-pub(super) type Translated = Result<(Operation, Vec<Option<String>>), String>;
+pub(super) type Translated = Result<(Operation, Vec<Option<String>>), Reason>;
 
 /// A call with its arguments by name.
 pub(super) struct Arguments<'a> {
@@ -110,7 +111,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// A number, or the default where it is left out.
-    pub(super) fn number(&self, name: &str, default: f64) -> Result<f64, String> {
+    pub(super) fn number(&self, name: &str, default: f64) -> Result<f64, Reason> {
         match self.find(name) {
             None => Ok(default),
             Some(Argument::AsFloat(value)) => value.value().ok_or_else(|| strange(name)),
@@ -119,7 +120,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    pub(super) fn whole(&self, name: &str, default: i64) -> Result<i64, String> {
+    pub(super) fn whole(&self, name: &str, default: i64) -> Result<i64, Reason> {
         match self.find(name) {
             None => Ok(default),
             Some(Argument::AsInt(value)) => Ok(*value),
@@ -127,7 +128,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, String> {
+    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, Reason> {
         match self.find(name) {
             None => Ok(default),
             Some(Argument::AsBool(value)) => Ok(*value),
@@ -135,7 +136,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    pub(super) fn wholes(&self, name: &str) -> Result<Option<Vec<i64>>, String> {
+    pub(super) fn wholes(&self, name: &str) -> Result<Option<Vec<i64>>, Reason> {
         match self.find(name) {
             None => Ok(None),
             Some(Argument::AsInts(values)) => Ok(Some(values.clone())),
@@ -145,7 +146,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// Whole numbers per spatial dim; one counts for all of them.
-    fn amounts(&self, name: &str, dims: usize, default: usize) -> Result<Vec<usize>, String> {
+    fn amounts(&self, name: &str, dims: usize, default: usize) -> Result<Vec<usize>, Reason> {
         let values = self.wholes(name)?.filter(|values| !values.is_empty());
         let Some(values) = values else {
             return Ok(vec![default; dims]);
@@ -162,27 +163,27 @@ impl<'a> Arguments<'a> {
     }
 
     /// The index of a dim of the input; negative ones count from the end.
-    pub(super) fn dim(&self, name: &str, default: i64) -> Result<usize, String> {
+    pub(super) fn dim(&self, name: &str, default: i64) -> Result<usize, Reason> {
         self.index(self.whole(name, default)?)
     }
 
-    pub(super) fn index(&self, dim: i64) -> Result<usize, String> {
+    pub(super) fn index(&self, dim: i64) -> Result<usize, Reason> {
         let count = self.input.len() as i64;
         let from_start = if dim < 0 { dim + count } else { dim };
         let is_valid = (0..count).contains(&from_start);
         let index = usize::try_from(from_start).ok().filter(|_| is_valid);
-        index.ok_or_else(|| format!("it has no dim {dim}"))
+        index.ok_or_else(|| format!("it has no dim {dim}").into())
     }
 
     /// The dims of a reduction; all if none is named.
-    fn dims(&self, name: &str) -> Result<Vec<usize>, String> {
+    fn dims(&self, name: &str) -> Result<Vec<usize>, Reason> {
         match self.wholes(name)?.filter(|dims| !dims.is_empty()) {
             Some(dims) => dims.into_iter().map(|dim| self.index(dim)).collect(),
             None => Ok((0..self.input.len()).collect()),
         }
     }
 
-    pub(super) fn has_scalar(&self, name: &str, value: f64) -> Result<bool, String> {
+    pub(super) fn has_scalar(&self, name: &str, value: f64) -> Result<bool, Reason> {
         Ok((self.number(name, value)? - value).abs() < f64::EPSILON)
     }
 }
@@ -206,8 +207,8 @@ pub(super) fn tensors_of<'a>(arguments: impl Iterator<Item = &'a Argument>) -> V
     names
 }
 
-fn strange(name: &str) -> String {
-    format!("its argument `{name}` has a value that is not read")
+fn strange(name: &str) -> Reason {
+    format!("its argument `{name}` has a value that is not read").into()
 }
 
 /// The operation of a call.
@@ -222,15 +223,14 @@ pub(super) fn translate(call: &Arguments<'_>, is_training: bool) -> Translated {
         }
         "batch_norm" if is_off("training") => {
             return Err("a batch norm in evaluation mode within a network in training mode is not read; export it \
-                        in training mode, and freeze it in the run file"
-                .to_owned());
+                        in training mode, and freeze it in the run file".into());
         }
         _ => {}
     }
     let found = layer(base, overload, call)
         .or_else(|| elementwise(base, overload, call))
         .or_else(|| arranging(base, call));
-    found.unwrap_or_else(|| Err("no layer of Partita does this".to_owned()))
+    found.unwrap_or_else(|| Err("no layer of Partita does this".into()))
 }
 
 /// Operators with parameters, poolings and resamplings.
@@ -242,9 +242,9 @@ fn layer(base: &str, overload: &str, call: &Arguments<'_>) -> Option<Translated>
             Operation::Linear,
             call.tensors(&["input", "weight", "bias"]),
         )),
-        "rms_norm" if call.find("eps").is_none() => Err(
-            "an RMS norm whose eps is that of the type of numbers is not read; give eps".to_owned(),
-        ),
+        "rms_norm" if call.find("eps").is_none() => {
+            Err("an RMS norm whose eps is that of the type of numbers is not read; give eps".into())
+        }
         "batch_norm" | "instance_norm" | "group_norm" | "layer_norm" | "rms_norm" => {
             norm(base, call)
         }
@@ -330,7 +330,7 @@ fn transposed(call: &Arguments<'_>) -> Translated {
     Ok((operation, call.tensors(&["input", "weight", "bias"])))
 }
 
-fn positive(value: i64, name: &str) -> Result<usize, String> {
+fn positive(value: i64, name: &str) -> Result<usize, Reason> {
     let value = usize::try_from(value).ok().filter(|&value| value > 0);
     value.ok_or_else(|| strange(name))
 }
@@ -344,8 +344,7 @@ fn norm(base: &str, call: &Arguments<'_>) -> Translated {
             let statistics = call.tensors(&["running_mean", "running_var"]);
             if statistics.iter().any(Option::is_none) {
                 return Err("a batch norm without running statistics is not read; leave track_running_stats \
-                            on"
-                    .to_owned());
+                            on".into());
             }
             let inputs = affine.into_iter().chain(statistics).collect();
             return Ok((Operation::BatchNorm { epsilon, momentum }, inputs));
@@ -353,8 +352,7 @@ fn norm(base: &str, call: &Arguments<'_>) -> Translated {
         "instance_norm" => {
             if call.tensor("running_mean").is_some() {
                 return Err("an instance norm with running statistics is not read; leave track_running_stats \
-                            off"
-                    .to_owned());
+                            off".into());
             }
             Operation::GroupNorm {
                 groups: None,
@@ -384,7 +382,7 @@ fn pool(kind: PoolKind, call: &Arguments<'_>) -> Translated {
         .iter()
         .any(|&one| one != 1)
     {
-        return Err("a pooling with dilation is not read".to_owned());
+        return Err("a pooling with dilation is not read".into());
     }
     let kernel = call.amounts("kernel_size", dims, 1)?;
     let stride = match call.wholes("stride")?.filter(|stride| !stride.is_empty()) {
@@ -403,7 +401,7 @@ fn pool(kind: PoolKind, call: &Arguments<'_>) -> Translated {
 
 fn average(call: &Arguments<'_>) -> Translated {
     if call.find("divisor_override").is_some() {
-        return Err("an average with another divisor is not read".to_owned());
+        return Err("an average with another divisor is not read".into());
     }
     let count_padding = call.flag("count_include_pad", true)?;
     pool(PoolKind::average(count_padding), call)
@@ -427,7 +425,7 @@ fn upsample(is_linear: bool, align_corners: bool, call: &Arguments<'_>) -> Trans
         return Err(
             "a resize by a factor that is not whole is not read; give a size, or \
                     recompute_scale_factor=True"
-                .to_owned(),
+                .into(),
         );
     }
     let operation = Operation::Upsample {
@@ -459,10 +457,7 @@ fn pad(call: &Arguments<'_>) -> Translated {
         "replicate" => Some(PadMode::Replicate),
         "circular" => None,
         _ => {
-            return Err(
-                "a pad with other values than 0, or minus infinity before a maximum pooling, is not read"
-                    .to_owned(),
-            );
+            return Err("a pad with other values than 0, or minus infinity before a maximum pooling, is not read".into());
         }
     };
     Ok((Operation::Pad { sides, mode }, call.only()))
@@ -553,7 +548,7 @@ fn stack(argument: &Argument, call: &Arguments<'_>) -> Translated {
 
 fn elu(call: &Arguments<'_>) -> Translated {
     if !call.has_scalar("scale", 1.0)? || !call.has_scalar("input_scale", 1.0)? {
-        return Err("an ELU with scales (SELU, CELU) is not read".to_owned());
+        return Err("an ELU with scales (SELU, CELU) is not read".into());
     }
     let alpha = call.number("alpha", 1.0)?;
     Ok((
@@ -570,7 +565,7 @@ fn hardtanh(call: &Arguments<'_>) -> Translated {
 
 fn clamp(call: &Arguments<'_>) -> Translated {
     if call.tensor("min").is_some() || call.tensor("max").is_some() {
-        return Err("a clamp by tensors is not read; use maximum and minimum".to_owned());
+        return Err("a clamp by tensors is not read; use maximum and minimum".into());
     }
     let low = call.number("min", f64::from(f32::MIN))?;
     let high = call.number("max", f64::from(f32::MAX))?;
@@ -580,7 +575,7 @@ fn clamp(call: &Arguments<'_>) -> Translated {
 
 fn softplus(call: &Arguments<'_>) -> Translated {
     if !call.has_scalar("threshold", 20.0)? {
-        return Err("a softplus with another threshold than 20 is not read".to_owned());
+        return Err("a softplus with another threshold than 20 is not read".into());
     }
     let beta = call.number("beta", 1.0)?;
     let function = Activation::Softplus { beta };
@@ -621,7 +616,7 @@ fn arithmetic(base: &str, overload: &str, call: &Arguments<'_>) -> Translated {
         return if is_square && (base == "square" || overload == "Tensor_Scalar") {
             Ok((Operation::Square, call.only()))
         } else {
-            Err("a power but the square is not read".to_owned())
+            Err("a power but the square is not read".into())
         };
     }
     let alpha = call.number("alpha", 1.0)?;
@@ -631,7 +626,7 @@ fn arithmetic(base: &str, overload: &str, call: &Arguments<'_>) -> Translated {
             "add" if call.has_scalar("alpha", 1.0)? => Ok((Operation::Add, both())),
             "add" => Ok((Operation::Subtract { factor: -alpha }, both())),
             "sub" => Ok((Operation::Subtract { factor: alpha }, both())),
-            _ => Err("a quotient of two tensors is not read".to_owned()),
+            _ => Err("a quotient of two tensors is not read".into()),
         };
     }
     if call.find("other").is_none() || call.find("rounding_mode").is_some() {
@@ -667,9 +662,7 @@ fn arranging(base: &str, call: &Arguments<'_>) -> Option<Translated> {
             Ok((Operation::Identity, input()))
         }
         "to" | "_to_copy" | "type_as" if call.is_one_type => Ok((Operation::Identity, input())),
-        "to" | "_to_copy" | "type_as" => {
-            Err("a change of the type of numbers is not read".to_owned())
-        }
+        "to" | "_to_copy" | "type_as" => Err("a change of the type of numbers is not read".into()),
         "repeat" | "expand" => Ok((Operation::Repeat, input())),
         "narrow" => parts(call, |dim| {
             Ok((
@@ -717,7 +710,7 @@ fn roll(call: &Arguments<'_>) -> Translated {
         return Err(strange("dims"));
     };
     if shifts.len() != dims.len() {
-        return Err("a roll of all elements in one row is not read".to_owned());
+        return Err("a roll of all elements in one row is not read".into());
     }
     let dims = dims.into_iter().map(|dim| call.index(dim));
     let dims = dims.collect::<Result<Vec<_>, _>>()?;
@@ -725,13 +718,13 @@ fn roll(call: &Arguments<'_>) -> Translated {
     Ok((Operation::Roll { amounts }, call.only()))
 }
 
-fn positive_or_zero(value: i64, name: &str) -> Result<usize, String> {
+fn positive_or_zero(value: i64, name: &str) -> Result<usize, Reason> {
     usize::try_from(value).map_err(|_| strange(name))
 }
 
 fn parts(
     call: &Arguments<'_>,
-    starts: impl Fn(usize) -> Result<(usize, Vec<usize>), String>,
+    starts: impl Fn(usize) -> Result<(usize, Vec<usize>), Reason>,
 ) -> Translated {
     let (dim, starts) = starts(call.dim("dim", 0)?)?;
     Ok((Operation::Parts { dim, starts }, call.only()))
@@ -753,15 +746,15 @@ fn select(call: &Arguments<'_>) -> Translated {
     Ok((Operation::Select { dim, index }, call.only()))
 }
 
-fn slice(call: &Arguments<'_>, dim: usize) -> Result<(usize, Vec<usize>), String> {
+fn slice(call: &Arguments<'_>, dim: usize) -> Result<(usize, Vec<usize>), Reason> {
     if call.whole("step", 1)? != 1 {
-        return Err("a slice with a step is not read".to_owned());
+        return Err("a slice with a step is not read".into());
     }
     Ok((dim, vec![first(call, dim)?]))
 }
 
 /// The first index of a slice.
-fn first(call: &Arguments<'_>, dim: usize) -> Result<usize, String> {
+fn first(call: &Arguments<'_>, dim: usize) -> Result<usize, Reason> {
     let extent = call.input[dim] as i64;
     let start = call.whole("start", 0)?;
     let start = if start < 0 {

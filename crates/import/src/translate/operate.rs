@@ -700,7 +700,7 @@ impl Translation<'_> {
                 continue;
             }
             let dim = (dims.checked_sub(index + 1))
-                .ok_or_else(|| Fault::Reason("it pads other dims than its input has".to_owned()))?;
+                .ok_or_else(|| Fault::Reason("it pads other dims than its input has".into()))?;
             // A dim of extent 1 has no axis, and is that of an image.
             let space = match tensor.layout.axes(dim) {
                 [Axis::Space(space)] => Some(*space),

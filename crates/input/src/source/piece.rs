@@ -72,6 +72,23 @@ impl PieceRequest {
     }
 }
 
+/// A dataset whose samples have another shape than the network reads.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OtherShape {
+    #[error("samples are (C, D, H, W) = {got:?}, not {expected:?}")]
+    Sample {
+        got: [usize; 4],
+        expected: [usize; 4],
+    },
+    #[error("samples have {got} features, the network reads {expected}")]
+    Features { got: usize, expected: usize },
+    #[error("targets are (D, H, W, C) = {got:?}, those of the network {expected:?}")]
+    Target {
+        got: [usize; 4],
+        expected: [usize; 4],
+    },
+}
+
 /// The values of a piece, samples one after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PieceValues {
@@ -179,7 +196,7 @@ impl PieceMaker {
     }
 
     /// The part of a load in the terms of the dataset, and the range of its samples. Errors: another shape.
-    pub(super) fn part(&self, load: &Load) -> Result<(Part, Range<usize>), String> {
+    pub(super) fn part(&self, load: &Load) -> Result<(Part, Range<usize>), OtherShape> {
         let owned: Region = load
             .distribution
             .owned(&self.mesh, &self.mesh.coord(self.rank));
@@ -197,9 +214,7 @@ impl PieceMaker {
             Item::Sample => {
                 if self.shape != [c, d, h, w] {
                     let (got, expected) = (self.shape, [c, d, h, w]);
-                    return Err(format!(
-                        "samples are (C, D, H, W) = {got:?}, not {expected:?}"
-                    ));
+                    return Err(OtherShape::Sample { got, expected });
                 }
                 assert_eq!(
                     load.target.extent,
@@ -210,10 +225,10 @@ impl PieceMaker {
             }
             Item::Features => {
                 if c != self.features {
-                    return Err(format!(
-                        "samples have {} features, the network reads {c}",
-                        self.features
-                    ));
+                    return Err(OtherShape::Features {
+                        got: self.features,
+                        expected: c,
+                    });
                 }
                 assert_eq!(
                     load.target.extent,
@@ -225,9 +240,7 @@ impl PieceMaker {
             Item::Target => {
                 if [d, h, w, c] != self.target_shape {
                     let (got, expected) = (self.target_shape, [d, h, w, c]);
-                    return Err(format!(
-                        "targets are (D, H, W, C) = {got:?}, those of the network {expected:?}"
-                    ));
+                    return Err(OtherShape::Target { got, expected });
                 }
                 assert_eq!(load.target.extent, local, "staging of a target");
                 let part = if self.has_labels {

@@ -3,6 +3,7 @@
 use super::WeightNames;
 use partita_forecast::model::ModelError;
 use partita_formats::DataError;
+use partita_import::Reason;
 use partita_site::{ErrorKind, Fault};
 use partita_space::Help;
 use partita_weights::checkpoint::{CheckpointError, CheckpointFolder};
@@ -125,12 +126,13 @@ pub enum WeightsError {
     },
     /// A model has layers that ONNX lacks.
     #[error(
-        "these layers cannot be written as ONNX:\n  {layers}{}",
+        "these layers cannot be written as ONNX:{}{}",
+        listed(layers),
         Help::advice("write the weights alone, by `--out FILE.safetensors`")
     )]
     Onnx {
         /// The layers, each with the reason.
-        layers: String,
+        layers: Vec<Reason>,
     },
     /// The file to write is that which is read.
     #[error("{} is the file that is read, which is not replaced; choose another file", file.display())]
@@ -348,6 +350,11 @@ fn instead(error: &CheckpointError, whole: Option<&Path>) -> String {
         None if error.damaged().is_some() => "; no other checkpoint beside it is whole".to_owned(),
         None => String::new(),
     }
+}
+
+/// A line for each.
+fn listed(layers: &[Reason]) -> String {
+    layers.iter().map(|layer| format!("\n  {layer}")).collect()
 }
 
 impl Fault for WeightsError {

@@ -2,6 +2,7 @@
 
 use super::attributes::{int, ints, real, text};
 use super::{Value, Writer, Written};
+use crate::Reason;
 use crate::onnx::schema::Attribute;
 use crate::weights::Element;
 use partita_graph::{
@@ -148,7 +149,7 @@ impl Writer<'_> {
         let first = 3 - self.rank();
         match about {
             Resample::AdaptiveAverage { .. } => {
-                return Err("a mean over unequal windows is not in ONNX".to_owned());
+                return Err("a mean over unequal windows is not in ONNX".into());
             }
             Resample::Upsample {
                 factors,
@@ -318,7 +319,7 @@ impl Writer<'_> {
     }
 
     /// Scale and shift with the dims of an image.
-    fn affine_of_image(&mut self, node: &Node, channels: usize) -> Result<Vec<String>, String> {
+    fn affine_of_image(&mut self, node: &Node, channels: usize) -> Result<Vec<String>, Reason> {
         let graph = self.graph;
         let mut shape = vec![channels];
         shape.extend(vec![1; self.rank()]);
@@ -332,12 +333,12 @@ impl Writer<'_> {
         named.into_iter().collect()
     }
 
-    fn affine(&mut self, node: &Node) -> Result<[String; 2], String> {
+    fn affine(&mut self, node: &Node) -> Result<[String; 2], Reason> {
         let gamma = self.parameter(node, ParameterRole::Gamma);
         let beta = self.parameter(node, ParameterRole::Beta);
         match (gamma, beta) {
             (Some(gamma), Some(beta)) => Ok([gamma, beta]),
-            _ => Err("it has no scale and shift".to_owned()),
+            _ => Err("it has no scale and shift".into()),
         }
     }
 

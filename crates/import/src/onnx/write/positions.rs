@@ -2,6 +2,7 @@
 
 use super::attributes::{int, ints};
 use super::{Value, Writer, Written};
+use crate::Reason;
 use crate::onnx::schema::Attribute;
 use crate::weights::Element;
 use partita_graph::{AttentionWindow, Node, Op, ParameterRole, ScoreBias, Shape};
@@ -162,7 +163,7 @@ impl Writer<'_> {
     /// Dims are samples, heads, windows if there are any, positions and channels of a head.
     pub(super) fn attention(&mut self, node: &Node, inputs: &[Value]) -> Written {
         let (&Op::Attention { heads, window, .. }, [q, k, v]) = (&node.op, inputs) else {
-            return Err("it has other inputs than q, k and v".to_owned());
+            return Err("it has other inputs than q, k and v".into());
         };
         let named = |what: &str| format!("{}.{what}", node.name);
         let of_head = node.shape.channels / heads;
@@ -225,7 +226,7 @@ impl Writer<'_> {
         node: &Node,
         [q, k]: [&Value; 2],
         mut scores: String,
-    ) -> Result<String, String> {
+    ) -> Result<String, Reason> {
         let &Op::Attention {
             causal,
             window,
@@ -300,7 +301,7 @@ impl Writer<'_> {
         node: &Node,
         (bias, has_windows): (ScoreBias, bool),
         [outer, inner]: [usize; 2],
-    ) -> Result<String, String> {
+    ) -> Result<String, Reason> {
         let named = |what: &str| format!("{}.{what}", node.name);
         let weight = self.parameter(node, ParameterRole::Weight);
         let weight = weight.ok_or("it has no weight")?;

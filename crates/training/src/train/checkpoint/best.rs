@@ -130,40 +130,73 @@ fn entry((name, tensor): (&str, &TensorEntry)) -> Entry {
     }
 }
 
+/// Why a resumed run does not compare its epochs with the best of those before.
+#[derive(Debug, thiserror::Error)]
+pub enum BeginsAnew {
+    /// It looks for no best epoch.
+    #[error(
+        "`best` was \"{}\" in the checkpoint and is not set from here on: {} stays that of epoch {}",
+        best.metric, file.display(), best.epoch
+    )]
+    Unset {
+        /// That of the checkpoint.
+        best: Best,
+        /// Its weights.
+        file: PathBuf,
+    },
+    /// It looks for another one.
+    #[error(
+        "`best` was \"{before}\" in the checkpoint and is \"{now}\" from here on: the best epoch is one of those to \
+         come"
+    )]
+    OtherMetric {
+        /// What was compared.
+        before: String,
+        /// What is compared.
+        now: &'static str,
+    },
+    /// Its weights are lost.
+    #[error(
+        "the weights of the best epoch so far, {epoch}, cannot be had ({error}): the best epoch is one of those to come"
+    )]
+    Lost {
+        /// The epoch.
+        epoch: u64,
+        /// Why.
+        error: Box<BestError>,
+    },
+}
+
 /// The best epoch with which a resumed run compares its own, its weights put in place: `None` where it has to begin anew.
 ///
-/// `from` is the checkpoint from which it resumes. Errors: a warning that says why it begins anew.
+/// `from` is the checkpoint from which it resumes. Errors: why it begins anew.
 pub fn resumed(
     file: &BestFile,
     metric: Option<BestMetric>,
     best: Option<Best>,
     from: &Path,
-) -> Result<Option<Best>, String> {
+) -> Result<Option<Best>, BeginsAnew> {
     let Some(best) = best else {
         // That of a run that this one replaced.
         let _ = fs::remove_file(file.path());
         return Ok(None);
     };
-    let at = file.path().display();
     let Some(metric) = metric else {
-        return Err(format!(
-            "`best` was \"{}\" in the checkpoint and is not set from here on: {at} stays that of epoch {}",
-            best.metric, best.epoch
-        ));
+        let file = file.path().to_owned();
+        return Err(BeginsAnew::Unset { best, file });
     };
     if best.metric != metric.name() {
-        return Err(format!(
-            "`best` was \"{}\" in the checkpoint and is \"{}\" from here on: the best epoch is one of those to come",
-            best.metric,
-            metric.name()
-        ));
+        return Err(BeginsAnew::OtherMetric {
+            before: best.metric,
+            now: metric.name(),
+        });
     }
     let folder = from.parent().unwrap_or(from);
     match file.ensure(&best, &folder.join(&best.checkpoint)) {
         Ok(()) => Ok(Some(best)),
-        Err(reason) => Err(format!(
-            "the weights of the best epoch so far, {}, cannot be had ({reason}): the best epoch is one of those to come",
-            best.epoch
-        )),
+        Err(error) => Err(BeginsAnew::Lost {
+            epoch: best.epoch,
+            error: Box::new(error),
+        }),
     }
 }

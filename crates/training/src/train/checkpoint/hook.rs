@@ -89,8 +89,12 @@ impl<'r> Checkpoints<'r> {
         let from = self.last()?;
         let (known, metric) = (self.state.best.clone(), self.config.best);
         let best = best::resumed(&self.best_file, metric, known, &from.path);
-        *self.lock_best() = best.clone().ok().flatten();
-        let warning = best.err()?;
+        let (best, warning) = match best {
+            Ok(best) => (best, None),
+            Err(begins_anew) => (None, Some(begins_anew.to_string())),
+        };
+        *self.lock_best() = best;
+        let warning = warning?;
         self.context.report(Event::Warning(&warning));
         Some(warning)
     }

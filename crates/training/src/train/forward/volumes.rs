@@ -4,7 +4,7 @@ use crate::train::check;
 use crate::train::error::Mismatch;
 use crate::train::tiling::{self, TilesAsked};
 use partita_data::Dataset;
-use partita_graph::Graph;
+use partita_graph::{ExtentError, Graph};
 use partita_input::Sampling;
 use partita_site::Event;
 use partita_site::launch::Launch;
@@ -105,9 +105,11 @@ pub fn read_volumes(
         Some(VolumeMode::Tiles) => VolumeMode::Tiles,
         Some(VolumeMode::Whole) | None => match (whole(&graph, dataset), asked) {
             (Ok(whole), _) => return Ok(Volumes::whole(whole, sampling.whole())),
-            (Err(reason), Some(asked)) => return Err(refuse(asked, reason, fallback)),
-            (Err(reason), None) => {
-                note_fallback(launch, &reason, fallback);
+            (Err(not_whole), Some(asked)) => {
+                return Err(refuse(asked, not_whole.to_string(), fallback));
+            }
+            (Err(not_whole), None) => {
+                note_fallback(launch, &not_whole, fallback);
                 fallback
             }
         },
@@ -124,24 +126,40 @@ pub fn read_volumes(
     })
 }
 
-fn note_fallback(launch: &Launch<'_>, reason: &str, fallback: VolumeMode) {
+fn note_fallback(launch: &Launch<'_>, not_whole: &NotWhole, fallback: VolumeMode) {
     let name = fallback.name();
-    let reason = Message::of(reason).inline();
+    let reason = Message::of(not_whole).inline();
     let text = format!("the model does not read whole volumes: {reason}; so samples are {name}");
     if launch.is_first() {
         launch.context().report(Event::Note(&text));
     }
 }
 
-/// The model at the extents of volumes. Errors: why it cannot read these.
-fn whole(graph: &Graph, dataset: &Dataset) -> Result<Graph, String> {
-    let [_, volume @ ..] = dataset.shape();
+/// Why a model does not read whole volumes. Extents are (D, H, W).
+#[derive(Debug, thiserror::Error)]
+enum NotWhole {
+    #[error("volumes have different extents, from {smallest:?} to {largest:?} (D, H, W)")]
+    Unequal {
+        smallest: [usize; 3],
+        largest: [usize; 3],
+    },
+    #[error("it cannot read {}x{}x{}: {error}", extent[0], extent[1], extent[2])]
+    Unfit {
+        extent: [usize; 3],
+        error: Box<ExtentError>,
+    },
+}
+
+/// The model at the extents of volumes.
+fn whole(graph: &Graph, dataset: &Dataset) -> Result<Graph, NotWhole> {
+    let [_, extent @ ..] = dataset.shape();
     if let Some(smallest) = dataset.smallest_extent() {
-        return Err(format!(
-            "volumes have different extents, from {smallest:?} to {volume:?} (D, H, W)"
-        ));
+        let largest = extent;
+        return Err(NotWhole::Unequal { smallest, largest });
     }
-    let [d, h, w] = volume;
-    let whole = graph.with_extent(volume);
-    whole.map_err(|reason| format!("it cannot read {d}x{h}x{w}: {reason}"))
+    let whole = graph.with_extent(extent);
+    whole.map_err(|error| NotWhole::Unfit {
+        extent,
+        error: Box::new(error),
+    })
 }

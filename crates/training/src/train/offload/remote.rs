@@ -119,6 +119,14 @@ impl MakeValidators for RemoteValidation<'_> {
     }
 }
 
+/// A snapshot that did not reach its validator.
+#[derive(Debug, thiserror::Error)]
+#[error("{address}: {}", lost_reason(error))]
+struct Unsent {
+    address: Address,
+    error: io::Error,
+}
+
 /// The thread that sends snapshots of a rank.
 struct Sending {
     shards: Vec<OwnedShard>,
@@ -130,7 +138,8 @@ struct Sending {
 impl Sending {
     fn run(mut self, snapshots: &Receiver<(u64, Arc<Snapshot>)>) {
         while let Ok((epoch, snapshot)) = snapshots.recv() {
-            if let Err(reason) = self.send(epoch, &snapshot) {
+            if let Err(unsent) = self.send(epoch, &snapshot) {
+                let reason = unsent.to_string();
                 *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
                 break;
             }
@@ -139,15 +148,19 @@ impl Sending {
         self.joined.iter().for_each(|(_, stream)| stream.close());
     }
 
-    fn send(&mut self, epoch: u64, snapshot: &Snapshot) -> Result<(), String> {
+    fn send(&mut self, epoch: u64, snapshot: &Snapshot) -> Result<(), Unsent> {
         let head = SnapshotHead {
             epoch,
             shards: self.shards.iter().map(head).collect(),
         };
         for (address, stream) in &mut self.joined {
             let values = self.shards.iter().filter_map(|shard| snapshot.shard(shard));
-            send_snapshot(stream, &head, values.map(PackedTensor::to_le_bytes))
-                .map_err(|error| format!("{address}: {}", lost_reason(&error)))?;
+            send_snapshot(stream, &head, values.map(PackedTensor::to_le_bytes)).map_err(
+                |error| Unsent {
+                    address: address.clone(),
+                    error,
+                },
+            )?;
         }
         Ok(())
     }
