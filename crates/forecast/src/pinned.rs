@@ -1,6 +1,7 @@
 //! What the convolutions of a program are pinned to.
 
 use partita_program::{Body, Configuration, KernelShape, Menu, Program, Task, Work};
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -20,14 +21,15 @@ pub fn signatures<'p>(programs: impl Iterator<Item = &'p Program>) -> BTreeSet<S
 }
 
 /// The convolutions of a rank by implementation. The text is one line for the user.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PinnedConvolutions {
     /// How many of them run by an implementation, or by several in micro-batches.
     pub by: BTreeMap<String, usize>,
     /// How many run by what needs neither measurements nor a model.
     pub plain: usize,
-    /// The expected time of all that have one, by that of plain kernels alone. None where none has.
-    pub share: Option<f64>,
+    /// The expected time of all that have one, measured or by the model, by that of plain kernels alone. None where none
+    /// has.
+    pub expected_share: Option<f64>,
 }
 
 impl PinnedConvolutions {
@@ -36,7 +38,7 @@ impl PinnedConvolutions {
         let mut found = Self {
             by: BTreeMap::new(),
             plain: 0,
-            share: None,
+            expected_share: None,
         };
         let (mut usual_seconds, mut pinned_seconds) = (0.0, 0.0);
         for (task, shape) in shapes(body) {
@@ -57,7 +59,7 @@ impl PinnedConvolutions {
                 pinned_seconds += pinned;
             }
         }
-        found.share = (usual_seconds > 0.0).then(|| pinned_seconds / usual_seconds);
+        found.expected_share = (usual_seconds > 0.0).then(|| pinned_seconds / usual_seconds);
         found
     }
 
@@ -105,7 +107,7 @@ impl fmt::Display for PinnedConvolutions {
             by.push(format!("{} by plain kernels", self.plain));
         }
         write!(f, "of {all} convolutions of a step run {}", by.join(", "))?;
-        if let Some(share) = self.share {
+        if let Some(share) = self.expected_share {
             write!(
                 f,
                 "; expected to take {share:.2} of the time of plain kernels alone (`workspace=off`)"

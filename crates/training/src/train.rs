@@ -105,6 +105,7 @@ use statistics::KeptSteps;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use trainer::EpochCallback;
+use trials::PinnedKernels;
 use utilization::UtilizationScale;
 use weights::WeightSink;
 
@@ -196,8 +197,7 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
     let (strategy, session) = choose::fitting(launch, (&run, model), strategy, choose, fit)?;
     let with = (&strategy, stored, start.as_ref());
     let tried = |menu: &dyn Menu| prepare(&strategy, menu);
-    let (menu, session) = trials::tried(launch, &run, samples, with, (menu, session), tried)?;
-    programs::note_pinned(launch, &session, &*menu);
+    let (session, kernels) = trials::tried(launch, &run, samples, with, (menu, session), tried)?;
     let epoch = first_epoch(resume.as_ref());
     let loading = store::prepare(launch, &run, samples, &session, epoch, &limit)?;
     launch.check_agreement(|| identity(&run, &session, &preprocessing))?;
@@ -209,6 +209,7 @@ fn train_with(launch: &Launch<'_>, trainer: &Trainer) -> Result<Option<Trained>,
         dataset: &dataset,
         preprocessing: &preprocessing,
         session: &session,
+        kernels: &kernels,
         loading: &loading,
         costs: machine.as_ref().map(|machine| &*machine.costs),
         budget: &budget,
@@ -384,6 +385,7 @@ struct Task<'r, 's> {
     dataset: &'r Dataset,
     preprocessing: &'r Preprocessing,
     session: &'r Session<'s>,
+    kernels: &'r PinnedKernels,
     /// Samples in memory, and the counts of what is loaded.
     loading: &'r Loading,
     /// Of a machine file, if the run names one.
@@ -598,6 +600,7 @@ fn run_session<'r>(
         record: task.record.targets.as_ref(),
         preparation: run.samples.applied(&task.preprocessing.preparation),
         program: session.main_program(),
+        kernels: task.kernels,
         footprints: footprints(task),
         snapshots: checkpoint::snapshots(run, session),
         loading: task.loading,

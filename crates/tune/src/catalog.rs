@@ -229,8 +229,13 @@ impl Menu for CatalogMenu<'_> {
         self.menu.implementations(shape)
     }
 
+    /// The measured time where times decide, else that of the model.
     fn expected(&self, shape: &KernelShape<'_>, method: &str) -> Option<Seconds> {
-        self.menu.expected(shape, method)
+        let measured = self.catalog.times(&shape.signature());
+        match measured {
+            Some(times) => times.get(method).copied(),
+            None => self.menu.expected(shape, method),
+        }
     }
 
     fn fastest_within(&self, shape: &KernelShape<'_>, limit: Bytes) -> Option<Choice> {

@@ -117,6 +117,21 @@ fn shapes(folder: &Path) {
     succeed(command.arg(folder.join("shapes")));
 }
 
+/// What trials of kernels leave behind counts neither for nor against the training.
+#[test]
+fn trials_change_nothing_of_what_is_measured() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    universes(folder.path(), "12", "64");
+    // Its buffers of messages have some megabytes.
+    let case = case("cosmoflow@64+bn", 4, 2, "data=2");
+    let mut command = threads(case.ranks);
+    command
+        .args(["--tuning", "always"])
+        .env("XDG_CACHE_HOME", folder.path());
+    check(&case, &trained(folder.path(), command, &case));
+}
+
 /// Of 24 ranks.
 const STAGES: &str = "data=2,micro=2,schedule=1f1b,\
                       stages=[depth=2|depth=2|depth=2|depth=2|depth=2|depth=2]";

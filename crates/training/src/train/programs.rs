@@ -3,7 +3,7 @@
 use super::error::TrainError;
 use super::run::Run;
 use partita_data::Split;
-use partita_forecast::{PinnedConvolutions, StrategyChoice, accumulating};
+use partita_forecast::{StrategyChoice, accumulating};
 use partita_formats::DType;
 use partita_graph::{Graph, Loss};
 use partita_input::Sampling;
@@ -11,9 +11,7 @@ use partita_lower::{
     Request, SampleFormat, Strategy, StrategyChecks, StrategyError, class_terms, lower,
 };
 use partita_program::{ClassTerms, Dtype, Menu, Program, ProgramKind};
-use partita_session::{Programs, Session, batch_sizes};
-use partita_site::Event;
-use partita_site::launch::Launch;
+use partita_session::{Programs, batch_sizes};
 use partita_verify::verify;
 use std::ops::Range;
 
@@ -54,16 +52,6 @@ pub fn programs(
         }
     }
     Ok(played)
-}
-
-/// Tells by what the convolutions of rank 0 run, if not all by plain kernels.
-pub fn note_pinned(launch: &Launch<'_>, session: &Session<'_>, menu: &dyn Menu) {
-    if launch.is_first() {
-        let pinned = PinnedConvolutions::of(session.main_program().body(0), menu);
-        if !pinned.is_plain() {
-            launch.context().report(Event::Note(&pinned.to_string()));
-        }
-    }
 }
 
 /// Constants of a loss that is no mean over samples.

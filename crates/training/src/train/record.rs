@@ -2,7 +2,7 @@
 
 use super::tiling::TilesResult;
 use super::utilization::{ComputeTimes, Utilization};
-use partita_forecast::InputSource;
+use partita_forecast::{InputSource, PinnedConvolutions};
 use partita_input::{EpochLoads, Preparation};
 use partita_oracle::Comparison;
 use partita_run::Footprint;
@@ -41,6 +41,10 @@ pub struct RunResult {
     pub seed: u64,
     /// Digest of the training program of full batch size.
     pub digest: String,
+    /// By what the convolutions of a step of rank 0 run.
+    pub convolutions: PinnedConvolutions,
+    /// In how many trials kernels were tried before the first step.
+    pub trials: usize,
     /// Training steps.
     pub steps: u64,
     /// Time of all steps, evaluations included.

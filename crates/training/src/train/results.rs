@@ -11,6 +11,7 @@ use super::record::{
 use super::run::Run;
 use super::store;
 use super::tiling::TilesResult;
+use super::trials::PinnedKernels;
 use super::utilization::{ComputeTimes, UtilizationScale};
 use super::weights::SavedWeights;
 use partita_data::TargetRecord;
@@ -47,6 +48,8 @@ pub struct Finished<'r> {
     pub record: Option<&'r TargetRecord>,
     /// The training program of full batch size.
     pub program: &'r Program,
+    /// By what its convolutions run.
+    pub kernels: &'r PinnedKernels,
     /// Predicted memory of each rank, without its snapshot.
     pub footprints: Vec<Footprint>,
     /// Snapshots of all ranks for checkpoints.
@@ -307,6 +310,8 @@ impl Finished<'_> {
             seed: run.seed,
             preparation: self.preparation.clone(),
             digest: self.program.digest(),
+            convolutions: self.kernels.convolutions.clone(),
+            trials: self.kernels.trials,
             steps: first.steps,
             seconds: first.seconds,
             samples_per_second: self.samples_per_second(),

@@ -299,7 +299,10 @@ impl<'t> Section<'t> {
             .iter()
             .map(|(name, _)| format!("\"{name}\""))
             .collect();
-        let word = |value: &DeValue<'_>| value.as_str().map(str::to_owned).unwrap_or_default();
+        let word = |value: &DeValue<'_>| match value {
+            DeValue::Boolean(flag) => flag.to_string(),
+            value => value.as_str().unwrap_or_default().to_owned(),
+        };
         let given = self.get(key).map(|value| word(value.get_ref()));
         let names_only = choices.iter().map(|(name, _)| *name);
         let close = suggest::word(given.as_deref().unwrap_or_default(), names_only);

@@ -10,7 +10,7 @@ use super::{check, checkpoint, plan, programs};
 use crate::weights::LoadedWeights;
 use partita_data::Split;
 use partita_data::order::epoch_samples;
-use partita_forecast::{TrialMenu, Trials, telling};
+use partita_forecast::{PinnedConvolutions, TrialMenu, Trials, telling};
 use partita_formats::DType;
 use partita_input::{HyperslabSource, Loading, PieceMaker, PieceReader};
 use partita_lower::{Strategy, WorkspaceLimit};
@@ -22,8 +22,17 @@ use partita_site::launch::{Launch, MemoryBaseline, NotSaved, RunSetup, TensorSin
 use partita_space::Seconds;
 use std::time::Instant;
 
-/// The kernels and the session of a training, prepared again if trials have told what is faster. A run that resumes tries nothing,
-/// so that it goes on with the kernels that it had.
+/// By what the convolutions of a training run.
+#[derive(Clone, Debug)]
+pub struct PinnedKernels {
+    /// Those of a step of rank 0.
+    pub convolutions: PinnedConvolutions,
+    /// In how many trials kernels were tried before.
+    pub trials: usize,
+}
+
+/// The session of a training and its kernels, prepared again if trials have told what is faster. A run that resumes tries
+/// nothing, so that it goes on with the kernels that it had.
 ///
 /// Errors: those of a training.
 pub fn tried<'s>(
@@ -33,7 +42,7 @@ pub fn tried<'s>(
     (strategy, stored, start): (&Strategy, DType, Option<&LoadedWeights>),
     (menu, session): (Box<dyn Menu>, Session<'s>),
     prepare: impl Fn(&dyn Menu) -> Result<Session<'s>, TrainError>,
-) -> Result<(Box<dyn Menu>, Session<'s>), TrainError> {
+) -> Result<(Session<'s>, PinnedKernels), TrainError> {
     let tried = Tried {
         launch,
         run,
@@ -42,15 +51,27 @@ pub fn tried<'s>(
         stored,
         start,
     };
-    match tried.menu(&session)? {
-        Some(menu) => {
+    let (menu, session, trials) = match tried.menu(&session)? {
+        Some((menu, trials)) => {
             drop(session);
             let session = prepare(&*menu)?;
-            Ok((menu, session))
+            (menu, session, trials)
         }
-        None => Ok((menu, session)),
+        None => (menu, session, 0),
+    };
+    let kernels = PinnedKernels {
+        convolutions: PinnedConvolutions::of(session.main_program().body(0), &*menu),
+        trials,
+    };
+    if launch.is_first() && !kernels.convolutions.is_plain() {
+        let text = kernels.convolutions.to_string();
+        launch.context().report(Event::Note(&text));
     }
+    Ok((session, kernels))
 }
+
+/// Kernels by what trials have told, and how many these were.
+type Learned = (Box<dyn Menu>, usize);
 
 /// A training whose kernels may be tried.
 struct Tried<'t> {
@@ -63,8 +84,8 @@ struct Tried<'t> {
 }
 
 impl Tried<'_> {
-    /// The kernels by what trials have told; none if nothing was tried.
-    fn menu(&self, session: &Session<'_>) -> Result<Option<Box<dyn Menu>>, TrainError> {
+    /// None if nothing was tried.
+    fn menu(&self, session: &Session<'_>) -> Result<Option<Learned>, TrainError> {
         let (launch, run) = (self.launch, self.run);
         let steps = self.steps_per_epoch();
         let is_open = self.strategy.workspace == WorkspaceLimit::Live && !run.is_resumed;
@@ -107,7 +128,8 @@ impl Tried<'_> {
             );
             launch.context().report(Event::Note(&text));
         }
-        Ok(Some(launch.menu_anew(run.rank_config(), None)?))
+        let menu = launch.menu_anew(run.rank_config(), None)?;
+        Ok(Some((menu, count)))
     }
 
     /// Those of full batch size.

@@ -135,11 +135,12 @@ const HOMES: [(&str, &[&str]); 7] = [
 ];
 
 /// Words as other tools call them, and what they are here.
-const WORDS: [(&str, &str); 31] = [
+const WORDS: [(&str, &str); 35] = [
     ("cosine_annealing", "cosine"),
     ("dice", "mean_dice"),
     ("double", "f64"),
     ("exp", "exponential"),
+    ("false", "off"),
     ("fixed", "constant"),
     ("float", "f32"),
     ("float32", "f32"),
@@ -155,11 +156,14 @@ const WORDS: [(&str, &str); 31] = [
     ("multistep", "step"),
     ("normalise", "standardize"),
     ("normalize", "standardize"),
+    ("no", "off"),
     ("off", "none"),
+    ("on", "live"),
     ("poly", "polynomial"),
     ("ram", "memory"),
     ("reduce_on_plateau", "plateau"),
     ("train_loss", "training_loss"),
+    ("true", "live"),
     ("val_loss", "validation_loss"),
     ("warm_restarts", "cosine_restarts"),
     ("x", "width"),

@@ -45,6 +45,9 @@ fn keys_of_other_tools_and_tables_lead_to_those_here() {
     assert_said(&[
         ("batch_size = 4", "", &["help: try `batch`"]),
         ("lr = 0.1", "", &["help: try `schedule.learning_rate`"]),
+        ("tune = true", "", &["help: try \"live\""]),
+        ("tune = \"on\"", "", &["help: try \"live\""]),
+        ("tune = false", "", &["help: try \"off\""]),
         ("momentum = 0.9", "", &["help: try `optimizer.momentum`"]),
         (
             "",

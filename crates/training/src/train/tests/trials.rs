@@ -96,10 +96,21 @@ fn a_training_tries_its_kernels_once_and_keeps_what_it_learned() {
     assert!(!weights(&folder, LiveTuning::Live, start.clone()).1);
     let (first, tried) = weights(&folder, LiveTuning::Always, start.clone());
     assert!(tried);
+    let result = |key: &str| {
+        let text = fs::read(folder.path().join("out/result.json")).unwrap();
+        let all: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        all[key].clone()
+    };
+    assert_ne!(result("trials"), 0);
+    let kernels = result("convolutions");
     for tune in [LiveTuning::Always, LiveTuning::Live, LiveTuning::Off] {
         let (again, tried) = weights(&folder, tune, start.clone());
         assert!(!tried, "{tune:?}");
         assert!(again == first, "{tune:?}");
+        assert_eq!(
+            (result("trials"), result("convolutions")),
+            (0.into(), kernels.clone())
+        );
     }
 }
 
