@@ -1,8 +1,6 @@
 //! Memory planning: the offset of each buffer in the arena of its rank.
 
-use crate::depend::{
-    Accesses, accesses as accesses_of, depend, ordered_by_lane, users as users_of,
-};
+use crate::depend::{Accesses, Users, accesses as accesses_of, depend, ordered_by_lane};
 use crate::request::LowerError;
 use crate::select::{has_faster, refine};
 use crate::timeline::Timeline;
@@ -39,7 +37,7 @@ pub(crate) fn plan(
 ) -> Result<(), LowerError> {
     check_sizes(body)?;
     let mut accesses = accesses_of(body);
-    let mut users = users_of(&accesses, body.buffers.len());
+    let mut users = Users::of(&accesses, body.buffers.len());
     let mut next = 0;
     for buffer in body
         .buffers
@@ -78,32 +76,33 @@ pub(crate) fn plan(
         && use_holes(body, (world, menu), &users, &outputs, floor..top)
     {
         accesses = accesses_of(body);
-        users = users_of(&accesses, body.buffers.len());
+        users = Users::of(&accesses, body.buffers.len());
         order_tasks(body, &accesses, &users);
     }
     Ok(())
 }
 
 /// Sets the dependencies of all tasks of a body with planned memory.
-fn order_tasks(body: &mut Body, accesses: &Accesses, users: &[Vec<usize>]) {
+fn order_tasks(body: &mut Body, accesses: &Accesses, users: &Users) {
     let mut extra = Vec::new();
+    // Kept between pairs, of which there are many.
+    let (mut lasts, mut firsts) = (Vec::new(), Vec::new());
     for (first, second) in successions(body, placed(body, users)) {
-        order(body, &users[first], &users[second], &mut extra);
+        one_of_each_lane(body, users[first].iter().rev(), &mut lasts);
+        one_of_each_lane(body, users[second].iter(), &mut firsts);
+        order(body, &lasts, &firsts, &mut extra);
     }
-    depend(body, accesses, &extra);
+    depend(body, accesses, &mut extra);
 }
 
 /// The transient buffers that tasks use.
-fn placed(body: &Body, users: &[Vec<usize>]) -> Vec<Placed> {
-    let all = body.buffers.iter().enumerate().zip(users);
-    let transient =
-        all.filter(|((_, buffer), users)| !buffer.role.is_persistent() && !users.is_empty());
-    let place = |((id, buffer), users): ((usize, &Buffer), &Vec<usize>)| Placed {
-        start: buffer.offset.0,
-        id,
-        birth: users[0],
+fn placed(body: &Body, users: &Users) -> Vec<Placed> {
+    let place = |(id, buffer): (usize, &Buffer)| {
+        let birth = *users[id].first()?;
+        let start = buffer.offset.0;
+        (!buffer.role.is_persistent()).then_some(Placed { start, id, birth })
     };
-    transient.map(place).collect()
+    body.buffers.iter().enumerate().filter_map(place).collect()
 }
 
 /// Lets each kernel use the largest range of the arena that is free while it runs. Memory that other lanes use is
@@ -112,7 +111,7 @@ fn placed(body: &Body, users: &[Vec<usize>]) -> Vec<Placed> {
 fn use_holes(
     body: &mut Body,
     (world, menu): (&Mesh, &dyn Menu),
-    users: &[Vec<usize>],
+    users: &Users,
     outputs: &HashSet<usize>,
     arena: Range<u64>,
 ) -> bool {
@@ -234,16 +233,14 @@ fn successions(body: &Body, mut placed: Vec<Placed>) -> Vec<(usize, usize)> {
     // Ranges of memory by start, with their end and last user.
     let mut last: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     let mut pairs = Vec::new();
+    let mut before = Vec::new();
     for Placed { start, id, .. } in placed {
         let end = start + body.buffers[id].bytes().0;
-        let before: Vec<_> = last
-            .range(..end)
-            .rev()
-            .map(|(&from, &(to, who))| (from, to, who))
-            .take_while(|&(_, to, _)| to > start)
-            .collect();
+        let earlier = last.range(..end).rev();
+        let earlier = earlier.map(|(&from, &(to, who))| (from, to, who));
+        before.extend(earlier.take_while(|&(_, to, _)| to > start));
         let first = pairs.len();
-        for (from, to, who) in before {
+        for (from, to, who) in before.drain(..) {
             if !pairs[first..].contains(&(who, id)) {
                 pairs.push((who, id));
             }
@@ -266,12 +263,11 @@ fn aligned(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGNMENT)
 }
 
-/// Orders all tasks of the first list before all of the second. In a serial lane the last of the first list
-/// and the first of the second suffice.
-fn order(body: &Body, first: &[usize], second: &[usize], extra: &mut Vec<(usize, usize)>) {
-    let lasts = one_of_each_lane(body, first.iter().rev());
-    for after in one_of_each_lane(body, second.iter()) {
-        for &before in &lasts {
+/// Orders all tasks of one list before all of another. In a serial lane the last of the first list and the first of the second
+/// suffice.
+fn order(body: &Body, lasts: &[usize], firsts: &[usize], extra: &mut Vec<(usize, usize)>) {
+    for &after in firsts {
+        for &before in lasts {
             if !ordered_by_lane(body, before, after) {
                 extra.push((before, after));
             }
@@ -280,13 +276,18 @@ fn order(body: &Body, first: &[usize], second: &[usize], extra: &mut Vec<(usize,
 }
 
 /// The first of these tasks in each serial lane, and all tasks of other lanes.
-fn one_of_each_lane<'t>(body: &Body, tasks: impl Iterator<Item = &'t usize>) -> Vec<usize> {
+fn one_of_each_lane<'t>(
+    body: &Body,
+    tasks: impl Iterator<Item = &'t usize>,
+    found: &mut Vec<usize>,
+) {
     let mut known = [false; Lane::ALL.len()];
     let is_new = |&&task: &&usize| {
         let lane = body.tasks[task].work.lane();
         !(lane.is_serial() && std::mem::replace(&mut known[lane as usize], true))
     };
-    tasks.filter(is_new).copied().collect()
+    found.clear();
+    found.extend(tasks.filter(is_new).copied());
 }
 
 /// Order of persistent roles in the arena: those shared by all programs of a run come first.

@@ -3,6 +3,7 @@
 use partita_program::{Access, Body, Kernel, Lane, Task, TaskId, TaskSet, View};
 use partita_space::Region;
 use std::collections::HashMap;
+use std::ops::Index;
 
 /// The accesses of each task, computed once since they are derived from descriptors.
 pub(crate) type Accesses = Vec<Vec<(View, Access)>>;
@@ -15,35 +16,37 @@ pub(crate) fn accesses(body: &Body) -> Accesses {
 /// Sets `after` of every task: conflicting accesses and the pairs of `extra` are ordered as in the list,
 /// without redundant dependencies. A reader of packed weights counts as a reader of the original weights, so
 /// that they are not updated before it.
-pub(crate) fn depend(body: &mut Body, accesses: &Accesses, extra: &[(usize, usize)]) {
-    let tasks = body.tasks.len();
-    let mut needs: Vec<Vec<usize>> = vec![Vec::new(); tasks];
+pub(crate) fn depend(body: &mut Body, accesses: &Accesses, extra: &mut [(usize, usize)]) {
     let mut buffers: Vec<Touched> = Vec::new();
     buffers.resize_with(body.buffers.len(), Touched::default);
     let packed = packed_weights(body);
-    for (id, own) in accesses.iter().enumerate() {
-        let own = joined(own);
-        for &(buffer, region, writes) in &own {
-            let conflicts = buffers[buffer].conflicts(&region, writes);
-            needs[id].extend(conflicts.filter(|&other| !ordered_by_lane(body, other, id)));
+    extra.sort_unstable_by_key(|&(_, after)| after);
+    let mut extra = extra.iter().peekable();
+    let mut reduction = Reduction::new(body);
+    // Kept between tasks, of which there are many.
+    let (mut own, mut needs) = (Vec::new(), Vec::new());
+    for (id, all) in accesses.iter().enumerate() {
+        join(all, &mut own);
+        for (buffer, region, writes) in &own {
+            let conflicts = buffers[*buffer].conflicts(region, *writes);
+            needs.extend(conflicts.filter(|&other| !ordered_by_lane(body, other, id)));
         }
-        for (buffer, region, writes) in own {
+        for (buffer, region, writes) in own.drain(..) {
             if let Some(&(weights, region)) = packed.get(&buffer) {
                 buffers[weights].add(id, region, false);
             }
             buffers[buffer].add(id, region, writes);
         }
+        let before = |&&(_, after): &&(usize, usize)| after == id;
+        needs.extend(std::iter::from_fn(|| extra.next_if(before)).map(|&(before, _)| before));
+        body.tasks[id].after = reduction.of(body, id, &mut needs);
+        needs.clear();
     }
-    for &(before, after) in extra {
-        needs[after].push(before);
-    }
-    reduce(body, needs);
 }
 
 /// What a task accesses: buffer, region, and whether it writes. Of views that border on each other, as those of the members of
 /// a large group, all are one.
-fn joined(own: &[(View, Access)]) -> Vec<(usize, Region, bool)> {
-    let mut joined: Vec<(usize, Region, bool)> = Vec::new();
+fn join(own: &[(View, Access)], joined: &mut Vec<(usize, Region, bool)>) {
     for (view, access) in own {
         let (buffer, writes) = (view.buffer.0 as usize, *access != Access::Read);
         let mut region = view.region();
@@ -60,7 +63,6 @@ fn joined(own: &[(View, Access)]) -> Vec<(usize, Region, bool)> {
         }
         joined.push((buffer, region, writes));
     }
-    joined
 }
 
 /// The union of two regions that border on each other along one dim and are equal along the others.
@@ -119,28 +121,40 @@ impl Touched {
     }
 }
 
-/// Transitive reduction: keeps the dependencies that neither others nor serial lanes imply.
-fn reduce(body: &mut Body, needs: Vec<Vec<usize>>) {
-    let mut done = Done::new(body);
-    let mut last_serial: [Option<usize>; LANES] = [None; LANES];
-    for (id, mut needs) in needs.into_iter().enumerate() {
+/// Transitive reduction, task by task: keeps the dependencies that neither others nor serial lanes imply.
+struct Reduction {
+    done: Done,
+    last_serial: [Option<usize>; LANES],
+}
+
+impl Reduction {
+    fn new(body: &Body) -> Self {
+        Self {
+            done: Done::new(body),
+            last_serial: [None; LANES],
+        }
+    }
+
+    /// What is kept of the tasks that the next one needs.
+    fn of(&mut self, body: &Body, id: usize, needs: &mut Vec<usize>) -> Vec<TaskId> {
+        let done = &mut self.done;
         let lane = body.tasks[id].work.lane();
         if lane.is_serial()
-            && let Some(previous) = last_serial[lane as usize].replace(id)
+            && let Some(previous) = self.last_serial[lane as usize].replace(id)
         {
             done.include(id, previous);
         }
         needs.sort_unstable_by(|a, b| b.cmp(a));
         needs.dedup();
         let mut after = Vec::new();
-        for other in needs {
+        for &other in &*needs {
             if !done.has(id, other) {
                 done.include(id, other);
                 after.push(TaskId(other as u32));
             }
         }
         after.sort_unstable();
-        body.tasks[id].after = after;
+        after
     }
 }
 
@@ -203,17 +217,48 @@ impl Done {
 }
 
 /// For each buffer the tasks that access it, ascending.
-pub(crate) fn users(accesses: &Accesses, buffers: usize) -> Vec<Vec<usize>> {
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); buffers];
-    for (id, own) in accesses.iter().enumerate() {
-        for (view, _) in own {
-            let list = &mut users[view.buffer.0 as usize];
-            if list.last() != Some(&id) {
-                list.push(id);
+pub(crate) struct Users {
+    /// Where those of each buffer begin; behind them, the end of the last.
+    starts: Vec<usize>,
+    tasks: Vec<usize>,
+}
+
+impl Users {
+    pub fn of(accesses: &Accesses, buffers: usize) -> Self {
+        let mut starts = vec![0; buffers + 1];
+        Self::each(accesses, buffers, |buffer, _| starts[buffer + 1] += 1);
+        for buffer in 0..buffers {
+            starts[buffer + 1] += starts[buffer];
+        }
+        let mut tasks = vec![0; starts[buffers]];
+        let mut next = starts.clone();
+        Self::each(accesses, buffers, |buffer, task| {
+            tasks[next[buffer]] = task;
+            next[buffer] += 1;
+        });
+        Self { starts, tasks }
+    }
+
+    /// Calls with each buffer and task once, tasks ascending.
+    fn each(accesses: &Accesses, buffers: usize, mut call: impl FnMut(usize, usize)) {
+        let mut last = vec![usize::MAX; buffers];
+        for (id, own) in accesses.iter().enumerate() {
+            for (view, _) in own {
+                let buffer = view.buffer.0 as usize;
+                if std::mem::replace(&mut last[buffer], id) != id {
+                    call(buffer, id);
+                }
             }
         }
     }
-    users
+}
+
+impl Index<usize> for Users {
+    type Output = [usize];
+
+    fn index(&self, buffer: usize) -> &[usize] {
+        &self.tasks[self.starts[buffer]..self.starts[buffer + 1]]
+    }
 }
 
 /// Whether two tasks are the same, or ordered by a serial lane.

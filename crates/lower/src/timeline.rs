@@ -24,23 +24,23 @@ impl Timeline {
 
     /// Allocates memory from `start` to `end` from the first to the last time.
     pub fn take(&mut self, (first, last): (usize, usize), start: u64, end: u64) {
-        for node in self.cover(first, last) {
+        for &node in self.cover(first, last).all() {
             self.through[node].add(start, end);
         }
-        for node in self.above(first, last) {
+        for &node in self.above(first, last).all() {
             self.within[node].add(start, end);
         }
     }
 
     /// The lowest offset, at least `floor`, at which `size` bytes are free from the first to the last time.
     pub fn lowest(&self, (first, last): (usize, usize), floor: u64, size: u64) -> u64 {
-        let cover = self.cover(first, last);
-        let inside = cover.iter().map(|&node| &self.within[node]);
-        let own = cover.iter().map(|&node| &self.through[node]);
-        let above = self.above(first, last);
-        let around = above.iter().map(|&node| &self.through[node]);
-        let all = inside.chain(own).chain(around);
-        let all: Vec<&Taken> = all.filter(|taken| !taken.0.is_empty()).collect();
+        let (cover, above) = (self.cover(first, last), self.above(first, last));
+        let inside = cover.all().iter().map(|&node| &self.within[node]);
+        let own = cover.all().iter().map(|&node| &self.through[node]);
+        let around = above.all().iter().map(|&node| &self.through[node]);
+        let mut all = Vec::with_capacity(2 * cover.count + above.count);
+        let sets = inside.chain(own).chain(around);
+        all.extend(sets.filter(|taken| !taken.0.is_empty()));
         let mut offset = floor;
         // Number of consecutive sets in which the offset is free.
         let mut free = 0;
@@ -58,9 +58,9 @@ impl Timeline {
     }
 
     /// The nodes whose intervals partition these times.
-    fn cover(&self, first: usize, last: usize) -> Vec<usize> {
+    fn cover(&self, first: usize, last: usize) -> Nodes {
         let (mut low, mut high) = (first + self.leaves, last + self.leaves + 1);
-        let mut nodes = Vec::new();
+        let mut nodes = Nodes::default();
         while low < high {
             if low % 2 == 1 {
                 nodes.push(low);
@@ -76,9 +76,9 @@ impl Timeline {
     }
 
     /// The ancestors of the first and the last time.
-    fn above(&self, first: usize, last: usize) -> Vec<usize> {
+    fn above(&self, first: usize, last: usize) -> Nodes {
         let (mut low, mut high) = ((first + self.leaves) / 2, (last + self.leaves) / 2);
-        let mut nodes = Vec::new();
+        let mut nodes = Nodes::default();
         while high > 0 {
             nodes.push(high);
             if low != high {
@@ -87,6 +87,35 @@ impl Timeline {
             (low, high) = (low / 2, high / 2);
         }
         nodes
+    }
+}
+
+/// Most nodes of a cover, or above one: two of each level, as tasks have numbers of 32 bits.
+const NODES_MAX: usize = 2 * (u32::BITS as usize + 2);
+
+/// A few nodes of the tree, without an allocation, since a buffer asks for them four times.
+struct Nodes {
+    nodes: [usize; NODES_MAX],
+    count: usize,
+}
+
+impl Default for Nodes {
+    fn default() -> Self {
+        Self {
+            nodes: [0; NODES_MAX],
+            count: 0,
+        }
+    }
+}
+
+impl Nodes {
+    fn push(&mut self, node: usize) {
+        self.nodes[self.count] = node;
+        self.count += 1;
+    }
+
+    fn all(&self) -> &[usize] {
+        &self.nodes[..self.count]
     }
 }
 

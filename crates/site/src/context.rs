@@ -172,6 +172,10 @@ impl Context {
         Some(library.version.to_string())
     }
 
+    fn setting(&self, kernels: KernelSet, ranks: &Ranks) -> Conditions {
+        setting(self.level(), kernels, ranks)
+    }
+
     /// Under which the times of kernels are kept that the library computes; none if there is no library.
     fn onednn_setting(&self, setting: &Conditions) -> Option<Conditions> {
         let version = self.onednn.library().ok()?.version.to_string();
@@ -213,7 +217,7 @@ impl Context {
 
     /// The measured configurations of kernels of these ranks: each kernel by itself, or else in trials.
     pub(crate) fn catalog(&self, kernels: KernelSet, ranks: &Ranks) -> Catalog {
-        let setting = setting(self.level(), kernels, ranks);
+        let setting = self.setting(kernels, ranks);
         let mut catalog = Catalog::of(&self.measurements(&setting));
         catalog.complete(&Catalog::of(&self.measurements(&in_place(&setting))));
         catalog
@@ -221,14 +225,14 @@ impl Context {
 
     /// Makes [`Self::menu`] use this catalog for these ranks from now on.
     pub(crate) fn share(&self, kernels: KernelSet, ranks: &Ranks, catalog: Catalog) {
-        let setting = setting(self.level(), kernels, ranks);
+        let setting = self.setting(kernels, ranks);
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.insert(setting, catalog);
     }
 
     /// The catalog of all ranks of the job, or else that of this process.
     pub(crate) fn job_catalog(&self, kernels: KernelSet, ranks: &Ranks) -> Catalog {
-        let setting = setting(self.level(), kernels, ranks);
+        let setting = self.setting(kernels, ranks);
         let shared = || self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let own = shared().get(&setting).cloned();
         own.unwrap_or_else(|| self.catalog(kernels, ranks))
@@ -242,14 +246,14 @@ impl Context {
         signatures: &BTreeSet<String>,
     ) -> PinningTimes {
         PinningTimes {
-            setting: setting(self.level(), kernels, ranks).to_string(),
+            setting: self.setting(kernels, ranks).to_string(),
             catalog: self.job_catalog(kernels, ranks).of_signatures(signatures),
         }
     }
 
     /// Keeps what kernels of these ranks took in trials.
     pub fn keep_trials(&self, kernels: KernelSet, ranks: &Ranks, new: &Measurements) {
-        self.keep_measurements(&in_place(&setting(self.level(), kernels, ranks)), new);
+        self.keep_measurements(&in_place(&self.setting(kernels, ranks)), new);
     }
 
     /// Keeps measurements under a setting, and those of oneDNN under one that has its version.
