@@ -371,7 +371,7 @@ pub struct TrainArgs {
     #[arg(long, conflicts_with = "prediction")]
     pub no_prediction: bool,
     /// Time for measurements of kernels before the run, such as `30s`; others are estimated from those that are measured
-    /// (default: a tenth of the training, at most 2 minutes; with `--prediction` of a given strategy, all)
+    /// (default: a tenth of the training, between 5 seconds and 2 minutes; with `--prediction` of a given strategy, all)
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, allow_hyphen_values = true)]
     pub budget: Option<Seconds>,
     /// Whether the most promising kernels are tried for some steps before the run (overrides `tune` of the run file; default:

@@ -1,6 +1,7 @@
 //! What the convolutions of a program are pinned to.
 
 use partita_program::{Body, Configuration, KernelShape, Menu, Program, Task, Work};
+use partita_space::Seconds;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,8 +28,8 @@ pub struct PinnedConvolutions {
     pub by: BTreeMap<String, usize>,
     /// How many run by what needs neither measurements nor a model.
     pub plain: usize,
-    /// The expected time of all that have one, measured or by the model, by that of plain kernels alone. None where none
-    /// has.
+    /// The expected time of all that have one, over that of plain kernels alone: both measured, or both by the model. None
+    /// where none has.
     pub expected_share: Option<f64>,
 }
 
@@ -75,8 +76,9 @@ fn seconds(
     shape: &KernelShape<'_>,
     (usual, pinned): (&str, &str),
 ) -> Option<(f64, f64)> {
-    let usual = menu.expected(shape, usual)?;
-    Some((usual.0, menu.expected(shape, pinned)?.0))
+    let both = |of: &dyn Fn(&str) -> Option<Seconds>| Some((of(usual)?.0, of(pinned)?.0));
+    both(&|method| menu.measured(shape, method))
+        .or_else(|| both(&|method| menu.expected(shape, method)))
 }
 
 /// The implementations of a configuration, without its micro-batches.

@@ -20,8 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use fault::Place;
-pub use fault::TraceFault;
+pub use fault::{TraceFault, TracedTask};
 
 /// A trace file cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -140,13 +139,10 @@ fn parse(text: &str) -> Result<Recorded, TraceFault> {
     let mut by_step: ByStep = BTreeMap::new();
     for (index, event) in file.events.iter().enumerate() {
         check_event(&program, index, event)?;
-        let place = event.place(index);
-        let events = by_step.entry((place.rank, place.step)).or_default();
-        if let Some((first, _)) = events.insert(place.task, (index, event)) {
-            return Err(TraceFault::Twice {
-                first,
-                again: place,
-            });
+        let task = event.task(index);
+        let events = by_step.entry((task.rank, task.step)).or_default();
+        if let Some((first, _)) = events.insert(task.task, (index, event)) {
+            return Err(TraceFault::Twice { first, again: task });
         }
     }
     if by_step.is_empty() {
@@ -183,8 +179,8 @@ impl ChromeEvent {
     }
 
     /// Where it is; `index` is its own in the file.
-    fn place(&self, index: usize) -> Place {
-        Place {
+    fn task(&self, index: usize) -> TracedTask {
+        TracedTask {
             index,
             task: self.args.task,
             rank: self.pid,
@@ -210,16 +206,16 @@ fn check_whole(file: &File, by_step: &ByStep<'_>) -> Result<(), TraceFault> {
         return Err(TraceFault::Missing { step });
     }
     for (index, event) in file.events.iter().enumerate() {
-        let place = event.place(index);
-        if !steps.contains(&place.step) {
+        let task = event.task(index);
+        if !steps.contains(&task.step) {
             let steps = steps.clone();
-            return Err(TraceFault::OtherStep { place, steps });
+            return Err(TraceFault::OtherStep { task, steps });
         }
         if let Some(span) = file.span_us
             && !(is_until(span[0], event.ts) && is_until(event.end(), span[1]))
         {
             let lasts = [event.ts, event.end()];
-            return Err(TraceFault::OutsideSpan { place, lasts, span });
+            return Err(TraceFault::OutsideSpan { task, lasts, span });
         }
     }
     Ok(())
@@ -230,16 +226,15 @@ fn check_event(program: &Program, index: usize, event: &ChromeEvent) -> Result<(
         let found = event.ph.clone();
         return Err(TraceFault::Kind { index, found });
     }
-    let place = event.place(index);
+    let task = event.task(index);
     let ranks = program.mesh.ranks();
-    let is_known =
-        place.rank < ranks && (place.task as usize) < program.body(place.rank).tasks.len();
+    let is_known = task.rank < ranks && (task.task as usize) < program.body(task.rank).tasks.len();
     if !is_known {
-        return Err(TraceFault::Unknown { place, ranks });
+        return Err(TraceFault::Unknown { task, ranks });
     }
     for (key, micros) in [("ts", event.ts), ("dur", event.dur)] {
         if !(0.0..=1e6 * SECONDS_MAX).contains(&micros) {
-            return Err(TraceFault::Time { key, place, micros });
+            return Err(TraceFault::Time { key, task, micros });
         }
     }
     Ok(())
@@ -283,9 +278,9 @@ fn overlap(
     why: &'static str,
 ) -> TraceFault {
     TraceFault::Overlap {
-        first: first.1.place(first.0),
+        first: first.1.task(first.0),
         end: first.1.end(),
-        second: second.1.place(second.0),
+        second: second.1.task(second.0),
         start: second.1.ts,
         why,
     }

@@ -42,16 +42,18 @@ impl<'l> Trials<'l> {
         let ranks = launch.on_this_host(rank_config)?;
         let context = launch.context();
         let kernels = rank_config.kernels;
+        // Other hosts may have no library, or another.
+        let may_have_libraries = launch.is_on_one_host();
         let pays = || {
             let menu = context.trial_menu((kernels, false), &ranks, 0);
             let seconds = menu.expected_seconds(program) * steps as f64;
-            let share = || (menu.turns(program) as u64 * Self::STEPS) as f64 / steps as f64;
+            // Which libraries there are is not known yet.
+            let turns = || menu.turns(program) + usize::from(may_have_libraries);
+            let share = || (turns() as u64 * Self::STEPS) as f64 / steps as f64;
             seconds >= TRAINING_MIN && share() <= SHARE_MAX
         };
         let threads = ranks.count * ranks.threads;
         let is_measurable = kernels.is_on_processor() && threads <= ranks.cores.len();
-        // Other hosts may have no library, or another.
-        let may_have_libraries = launch.is_on_one_host();
         let has_processes = launch.has_processes();
         let is_crowded = || !has_processes && context.shares_cores(kernels, threads);
         let choose = || {

@@ -263,8 +263,7 @@ fn aligned(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGNMENT)
 }
 
-/// Orders all tasks of one list before all of another. In a serial lane the last of the first list and the first of the second
-/// suffice.
+/// Orders the tasks that end the use of one buffer before those that begin that of another.
 fn order(body: &Body, lasts: &[usize], firsts: &[usize], extra: &mut Vec<(usize, usize)>) {
     for &after in firsts {
         for &before in lasts {

@@ -39,12 +39,12 @@ pub(crate) fn depend(body: &mut Body, accesses: &Accesses, extra: &mut [(usize, 
         }
         let before = |&&(_, after): &&(usize, usize)| after == id;
         needs.extend(std::iter::from_fn(|| extra.next_if(before)).map(|&(before, _)| before));
-        body.tasks[id].after = reduction.of(body, id, &mut needs);
+        body.tasks[id].after = reduction.reduced(body, id, &mut needs);
         needs.clear();
     }
 }
 
-/// What a task accesses: buffer, region, and whether it writes. Of views that border on each other, as those of the members of
+/// Adds to an empty list what a task accesses: buffer, region, and whether it writes. Of views that border on each other, as those of the members of
 /// a large group, all are one.
 fn join(own: &[(View, Access)], joined: &mut Vec<(usize, Region, bool)>) {
     for (view, access) in own {
@@ -135,8 +135,8 @@ impl Reduction {
         }
     }
 
-    /// What is kept of the tasks that the next one needs.
-    fn of(&mut self, body: &Body, id: usize, needs: &mut Vec<usize>) -> Vec<TaskId> {
+    /// The dependencies of a task: what is kept of those that it needs. Tasks come in their order.
+    fn reduced(&mut self, body: &Body, id: usize, needs: &mut Vec<usize>) -> Vec<TaskId> {
         let done = &mut self.done;
         let lane = body.tasks[id].work.lane();
         if lane.is_serial()
@@ -218,7 +218,7 @@ impl Done {
 
 /// For each buffer the tasks that access it, ascending.
 pub(crate) struct Users {
-    /// Where those of each buffer begin; behind them, the end of the last.
+    /// The tasks of buffer `b` are `tasks[starts[b]..starts[b + 1]]`.
     starts: Vec<usize>,
     tasks: Vec<usize>,
 }

@@ -90,7 +90,7 @@ impl Timeline {
     }
 }
 
-/// Most nodes of a cover, or above one: two of each level, as tasks have numbers of 32 bits.
+/// Upper bound on the nodes of a cover, or above one: two of each level. Tasks have numbers of 32 bits.
 const NODES_MAX: usize = 2 * (u32::BITS as usize + 2);
 
 /// A few nodes of the tree, without an allocation, since a buffer asks for them four times.

@@ -138,7 +138,7 @@ pub use partita_data::{
 pub use partita_forecast::machine::MachineError;
 pub use partita_forecast::model::{ModelError, TrainModel};
 pub use partita_forecast::software::SoftwareError;
-pub use partita_forecast::trace::{TraceError, TraceFault};
+pub use partita_forecast::trace::{TraceError, TraceFault, TracedTask};
 pub use partita_forecast::{
     ADAM, ADAMW, BandwidthCrossover, COUNTS, CalibrateError, CalibrateRequest, Calibrated,
     CalibrationSummary, Candidate, Change, ClassSummary, ClosedForm, ComputeScale, Dataset,

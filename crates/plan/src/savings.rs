@@ -32,7 +32,7 @@ pub(crate) const MICRO_MAX: usize = 16;
 pub(crate) const VARIANTS: usize = 3;
 /// Sets of blocks that are lowered until one fits.
 pub(crate) const TRIES: usize = 7;
-/// Of them, those that follow from how much too large the one before was; then comes the smallest.
+/// Of them, those whose size follows from the excess of the one before. After them the smallest set is tried.
 pub(crate) const TRIES_BY_EXCESS: usize = 2;
 /// No more candidates are looked at once this many tasks were lowered for it, if any candidate fits, and four times as many
 /// else. Some ten seconds of a core.

@@ -52,6 +52,11 @@ pub trait Menu: Sync {
         None
     }
 
+    /// The time that a configuration was measured to take, where so many of the kernel were measured that times decide.
+    fn measured(&self, _shape: &KernelShape<'_>, _configuration: &str) -> Option<Seconds> {
+        None
+    }
+
     /// A configuration of the kernel with its workspace, the largest of its micro-batches; none if an implementation
     /// is not offered, or the micro-batches do not cover the kernel.
     fn configured(&self, shape: &KernelShape<'_>, configuration: &Configuration) -> Option<Choice> {

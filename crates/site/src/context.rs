@@ -172,6 +172,7 @@ impl Context {
         Some(library.version.to_string())
     }
 
+    /// Under which the times of kernels are kept.
     fn setting(&self, kernels: KernelSet, ranks: &Ranks) -> Conditions {
         setting(self.level(), kernels, ranks)
     }

@@ -153,7 +153,7 @@ impl<'m> CatalogMenu<'m> {
         if let Some(options) = known.get(&signature) {
             return options.clone();
         }
-        let measured = self.measured(shape, &signature);
+        let measured = self.measured_options(shape, &signature);
         let options = measured.or_else(|| self.expected_options(shape));
         let options = options.map(Arc::new);
         known.insert(signature, options.clone());
@@ -161,7 +161,7 @@ impl<'m> CatalogMenu<'m> {
     }
 
     /// None where fewer than two configurations were measured.
-    fn measured(&self, shape: &KernelShape<'_>, signature: &str) -> Option<Options> {
+    fn measured_options(&self, shape: &KernelShape<'_>, signature: &str) -> Option<Options> {
         let times = self.catalog.times(signature)?;
         let frontier = self.catalog.frontier_of(&*self.menu, shape, signature);
         let usual = self.menu.choose(shape).ok()?;
@@ -229,13 +229,13 @@ impl Menu for CatalogMenu<'_> {
         self.menu.implementations(shape)
     }
 
-    /// The measured time where times decide, else that of the model.
     fn expected(&self, shape: &KernelShape<'_>, method: &str) -> Option<Seconds> {
-        let measured = self.catalog.times(&shape.signature());
-        match measured {
-            Some(times) => times.get(method).copied(),
-            None => self.menu.expected(shape, method),
-        }
+        self.menu.expected(shape, method)
+    }
+
+    fn measured(&self, shape: &KernelShape<'_>, configuration: &str) -> Option<Seconds> {
+        let times = self.catalog.times(&shape.signature())?;
+        times.get(configuration).copied()
     }
 
     fn fastest_within(&self, shape: &KernelShape<'_>, limit: Bytes) -> Option<Choice> {
@@ -342,18 +342,27 @@ mod tests {
     use super::fixtures::{Fixed, WORKSPACES, convolution};
     use super::*;
 
-    /// What is chosen within each limit, by these expected and these measured times.
+    /// A menu with these expected and these measured times of a kernel.
+    fn menu(
+        shape: &KernelShape<'_>,
+        expected: [f64; 2],
+        measured: &[(&str, f64)],
+    ) -> CatalogMenu<'static> {
+        let mut catalog = Catalog::default();
+        let times = measured.iter();
+        let times = times.map(|(name, seconds)| ((*name).to_owned(), Seconds(*seconds)));
+        catalog.kernels.insert(shape.signature(), times.collect());
+        CatalogMenu::new(Box::new(Fixed { expected }), catalog)
+    }
+
+    /// What is chosen within each limit.
     fn chosen(expected: [f64; 2], measured: &[(&str, f64)]) -> [Option<String>; 3] {
         let (kernel, buffers) = convolution();
         let shape = KernelShape {
             kernel: &kernel,
             buffers: &buffers,
         };
-        let mut catalog = Catalog::default();
-        let times = measured.iter();
-        let times = times.map(|(name, seconds)| ((*name).to_owned(), Seconds(*seconds)));
-        catalog.kernels.insert(shape.signature(), times.collect());
-        let menu = CatalogMenu::new(Box::new(Fixed { expected }), catalog);
+        let menu = menu(&shape, expected, measured);
         WORKSPACES.map(|limit| {
             let chosen = menu.fastest_within(&shape, Bytes(limit));
             // As often as it is asked.
@@ -393,5 +402,22 @@ mod tests {
         // One time alone compares nothing.
         let alone = names([None, Some("small"), Some("large")]);
         assert_eq!(chosen([5e-3, 1e-3], &[("large", 11e-3)]), alone);
+    }
+
+    #[test]
+    fn measured_and_expected_times_stand_apart() {
+        let (kernel, buffers) = convolution();
+        let shape = KernelShape {
+            kernel: &kernel,
+            buffers: &buffers,
+        };
+        // The usual one was never tried.
+        let tried = menu(&shape, [5e-3, 1e-3], &[("small", 6e-3), ("large", 2e-3)]);
+        assert_eq!(tried.measured(&shape, "large"), Some(Seconds(2e-3)));
+        assert_eq!(tried.measured(&shape, "usual"), None);
+        assert_eq!(tried.expected(&shape, "large"), Some(Seconds(1e-3)));
+        assert_eq!(tried.expected(&shape, "usual"), Some(Seconds(10e-3)));
+        let alone = menu(&shape, [5e-3, 1e-3], &[("large", 2e-3)]);
+        assert_eq!(alone.measured(&shape, "large"), None);
     }
 }

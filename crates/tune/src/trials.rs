@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Most implementations of a convolution that are tried, of those that a model expects to be fast.
 const MODELED_MAX: usize = 3;
 
-/// Implementations that are tried are expected to take at most so many times as long as the fastest one.
+/// Implementations are tried if their expected time is at most this factor of the fastest one's.
 const NEAR: f64 = 2.0;
 
 /// A menu that pins for each convolution one of the implementations that are expected to be about as fast as the
@@ -123,7 +123,7 @@ impl<'m> TrialMenu<'m> {
         })
     }
 
-    /// What a kernel runs by in this turn, if it is tried; a kernel with fewer candidates begins anew.
+    /// What a kernel runs by in this turn, if it is tried. A kernel with fewer candidates than turns begins with the first again.
     fn tried(&self, shape: &KernelShape<'_>) -> Option<Choice> {
         let candidates = self.candidates(shape);
         (candidates.len() > 1).then(|| candidates[self.turn % candidates.len()].clone())

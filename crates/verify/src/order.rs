@@ -2,8 +2,8 @@
 
 use partita_program::{Body, Lane, TaskSet};
 
-/// For each task those that have completed when it starts, under any timing; a further entry, for the reader of the
-/// outputs, has all tasks.
+/// For each task, the tasks that have completed when it starts, under any timing. The last entry is for the reader of the
+/// outputs and has all tasks.
 ///
 /// A lane starts its tasks in order, so all that has completed at the start of one has completed at the start of
 /// the next; in a serial lane the task itself as well. So the completed tasks of a serial lane are a prefix.

@@ -44,7 +44,7 @@ const WALLS: [Wall; 3] = [
             "threads",
             "cpu",
             "mpi",
-            "cuda",
+            "gpu",
             "onednn",
             "site",
         ],

@@ -41,7 +41,7 @@ pub enum TraceFault {
         /// Index of the first.
         first: usize,
         /// The second.
-        again: Place,
+        again: TracedTask,
     },
     /// It has no tasks.
     #[error(
@@ -59,22 +59,22 @@ pub enum TraceFault {
         step: u64,
     },
     /// A task is of a step that it does not state.
-    #[error("`step` of {place} is {}{}", place.step, Help::possible(format_args!("its `steps` {}", listed(steps))))]
+    #[error("`step` of {task} is {}{}", task.step, Help::possible(format_args!("its `steps` {}", listed(steps))))]
     OtherStep {
         /// The task.
-        place: Place,
+        task: TracedTask,
         /// Those that it states.
         steps: BTreeSet<u64>,
     },
     /// A task leaves the span that it states.
     #[error(
         "traceEvents[{}] (task {}, rank {}, step {}) lasts from {} to {} us{}",
-        place.index, place.task, place.rank, place.step, lasts[0], lasts[1],
+        task.index, task.task, task.rank, task.step, lasts[0], lasts[1],
         Help::possible(format_args!("from {} to {}, its `span_us`", span[0], span[1]))
     )]
     OutsideSpan {
         /// The task.
-        place: Place,
+        task: TracedTask,
         /// Its start and end.
         lasts: [f64; 2],
         /// Start and end of the span.
@@ -91,25 +91,25 @@ pub enum TraceFault {
     /// Its program has no such task.
     #[error(
         "its program has no task {} on rank {}, which traceEvents[{}] is{}",
-        place.task, place.rank, place.index,
+        task.task, task.rank, task.index,
         Help::possible(format_args!("tasks of its {ranks} ranks"))
     )]
     Unknown {
         /// The task.
-        place: Place,
+        task: TracedTask,
         /// Ranks of the program.
         ranks: usize,
     },
     /// A time that cannot be.
     #[error(
-        "`{key}` of {place} is {micros}{}",
+        "`{key}` of {task} is {micros}{}",
         Help::possible(format_args!("a number of microseconds from 0 to {:e}", 1e6 * SECONDS_MAX))
     )]
     Time {
         /// Key of the event.
         key: &'static str,
         /// The task.
-        place: Place,
+        task: TracedTask,
         /// The time.
         micros: f64,
     },
@@ -122,11 +122,11 @@ pub enum TraceFault {
     )]
     Overlap {
         /// The one before.
-        first: Place,
+        first: TracedTask,
         /// Its end.
         end: f64,
         /// The one that follows it.
-        second: Place,
+        second: TracedTask,
         /// Its start.
         start: f64,
         /// Why it follows.
@@ -136,7 +136,7 @@ pub enum TraceFault {
 
 /// A task in a trace file.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct TracedTask {
     /// Index of its event.
     pub index: usize,
     /// The task.
@@ -147,7 +147,7 @@ pub struct Place {
     pub step: u64,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TracedTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             index, task, rank, ..

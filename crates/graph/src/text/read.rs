@@ -159,7 +159,7 @@ impl Reader {
                 return;
             };
             let is_of_graph = matches!(error, TextError::Graph { .. });
-            // What its correction did not mend is told once, and what a correction broke is not told.
+            // An error that its correction did not mend is reported once, and one that a correction caused is not.
             if !is_known && (is_of_graph || self.faults.last() == Some(&error)) {
                 return;
             }

@@ -96,8 +96,8 @@ impl Interner {
 /// More classes than these are joined where ranks differ only in how far they are from others that differ.
 const STABLE_MAX: usize = 256;
 
-/// As [`stable`]; of many classes, those that do the same over the same kinds of link are one. Each is told by its rank in the
-/// middle of the mesh, most of whose peers do the same.
+/// As [`stable`]; of many classes, those that do the same over the same kinds of link are joined. A class is represented by its
+/// rank nearest the middle of the mesh, most of whose peers do the same.
 pub(super) fn few(
     program: &Program,
     topologies: [&Topology; 2],

@@ -98,6 +98,10 @@ impl Menu for JoinedMenu {
         self.usual.expected(shape, method)
     }
 
+    fn measured(&self, shape: &KernelShape<'_>, configuration: &str) -> Option<Seconds> {
+        self.usual.measured(shape, configuration)
+    }
+
     fn fuses(&self) -> bool {
         self.usual.fuses()
     }

@@ -125,7 +125,7 @@ pub fn fitting<T>(
         };
         beside = Bytes(beside.0 + excess);
         let next = match choose(beside) {
-            // What the first choice needs is told.
+            // The refusal of the first choice says what is needed.
             Err(TrainError::Auto(AutoError::Memory { .. })) => return Err(refused),
             next => next?,
         };

@@ -69,7 +69,7 @@ pub struct TrainRequest {
     pub overwrite: bool,
     /// Whether times are predicted.
     pub prediction: PredictionChoice,
-    /// Time for measurements of kernels before the run; default: a tenth of the training, at most two minutes.
+    /// Time for measurements of kernels before the run; default: a tenth of the training, between 5 seconds and 2 minutes.
     pub budget: Option<Seconds>,
     /// Overrides its `check_data`.
     pub check_data: Option<CheckScope>,

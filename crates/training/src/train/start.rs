@@ -66,8 +66,8 @@ fn report(launch: &Launch<'_>, weights: &LoadedWeights) {
     note(launch, &text);
 }
 
-/// The weights of an evaluation, by names as asked for, or as those of the run file where it starts from the same file;
-/// says what is left of them, if not all is taken. Each file may come with the path by which it was asked for.
+/// Loads the weights of an evaluation. Names are read as the request says, or as the run file does where it starts from the
+/// same file. Reports tensors that are left over. Each file may come with the path by which it was asked for.
 pub fn of_forward(
     launch: &Launch<'_>,
     files: Vec<(WeightFile, Option<&Path>)>,

@@ -127,7 +127,7 @@ impl Selection {
         Some((key, pattern.clone()))
     }
 
-    /// Whether it has what [`leave_out`](Self::leave_out) tells so.
+    /// Whether the selection has this entry, by the key and text of [`leave_out`](Self::leave_out).
     fn asks(&self, key: &str, text: &str) -> bool {
         match key {
             "rename" => self.rename.iter().any(|(old, _)| old == text),

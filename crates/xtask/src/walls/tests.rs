@@ -16,7 +16,7 @@ const DOCUMENT: &str = "
 | 2 | `run` | the driver | space, program |
 | 3 | `tune` | menus | `space` `program` `run` |
 | 3 | `oracle` | time | space program run tune |
-| 5 | `mpi`, `cuda` (later `onednn`) | leaves | space program run |
+| 5 | `mpi`, `gpu` (later `onednn`) | leaves | space program run |
 | 6 | `cli` | the command line | all |
 | dev | `testkit`, `xtask` | cases | all |
 
@@ -125,7 +125,7 @@ fn crossed_walls_are_named() {
     for (from, to, name) in [
         ("graph", "program", "wall I,"),
         ("run", "graph", "wall II,"),
-        ("cuda", "lower", "wall II,"),
+        ("gpu", "lower", "wall II,"),
         ("oracle", "graph", "wall III,"),
     ] {
         let found = messages(&[(from, &[to])]);
