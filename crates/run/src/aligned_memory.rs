@@ -1,28 +1,22 @@
 //! Memory of arenas and packet pools.
 
 use crate::allocation::handling_failure;
-use memmap2::{MmapOptions, MmapRaw};
 use partita_space::Bytes;
 use std::cell::UnsafeCell;
 
-/// From this size on, memory has pages of its own.
+/// From this size on, pages go back to the system when the memory is dropped.
+#[cfg(target_os = "linux")]
 const PAGES_FROM: usize = 1 << 20;
 
-/// The smallest page of any system.
-const PAGE: usize = 4096;
-
-/// Zeroed memory, aligned to 64 bytes.
+/// One allocation, zeroed, aligned to 64 bytes.
 ///
-/// If it is large, it goes back to the system as soon as it is dropped. The allocator would keep some of it, which then is
-/// missing where the memory of the next run is measured.
-pub(crate) enum AlignedMemory {
-    Pages(MmapRaw),
-    Lines(Box<[UnsafeCell<Line>]>),
-}
+/// If it is large, its pages go back to the system as soon as it is dropped. The allocator would keep some of them, which then
+/// are missing where the memory of the next run is measured.
+pub(crate) struct AlignedMemory(Box<[UnsafeCell<Line>]>);
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Line([u8; 64]);
+struct Line([u8; 64]);
 
 // SAFETY: plain bytes, accessed only through an arena, by one thread at a time, or through packets, whose
 // ranges are disjoint.
@@ -33,12 +27,8 @@ unsafe impl Sync for AlignedMemory {}
 impl AlignedMemory {
     /// Allocates at least `bytes`; `None` if out of memory.
     pub fn try_allocate(bytes: Bytes) -> Option<Self> {
-        let lines = usize::try_from(bytes.0.div_ceil(64)).ok()?.max(1);
-        let layout = std::alloc::Layout::array::<UnsafeCell<Line>>(lines).ok()?;
-        if layout.size() >= PAGES_FROM {
-            let pages = MmapOptions::new().len(layout.size()).map_anon();
-            return Some(Self::Pages(pages.ok()?.into()));
-        }
+        let lines = usize::try_from(bytes.0.div_ceil(64)).ok()?;
+        let layout = std::alloc::Layout::array::<UnsafeCell<Line>>(lines.max(1)).ok()?;
         // SAFETY: the layout is not of size zero, zero bytes are a valid `Line`, and the box is
         // given exactly the allocation made for its type and length.
         let lines = unsafe {
@@ -47,35 +37,43 @@ impl AlignedMemory {
             if start.is_null() {
                 return None;
             }
-            Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, lines))
+            Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, lines.max(1)))
         };
-        Some(Self::Lines(lines))
+        Some(Self(lines))
     }
 
     /// Size.
     pub fn bytes(&self) -> Bytes {
-        let bytes = match self {
-            Self::Pages(pages) => pages.len(),
-            Self::Lines(lines) => size_of_val(&**lines),
-        };
-        Bytes(bytes as u64)
+        Bytes(self.0.len() as u64 * 64)
     }
 
     /// Touches every page, so that all are resident before the first step.
     pub fn touch(&mut self) {
-        let start = self.start();
-        for at in (0..self.bytes().0 as usize).step_by(PAGE) {
-            // SAFETY: the byte is in the memory, and `&mut self` excludes every other reference; a volatile write is not
-            // elided.
-            unsafe { start.add(at).write_volatile(0) };
+        for line in self.0.iter_mut().step_by(64) {
+            // SAFETY: `&mut self` excludes every other reference; a volatile write is not elided.
+            unsafe { std::ptr::write_volatile(line.get(), Line([0; 64])) };
         }
     }
 
     /// The first byte. Users of the pointer must exclude conflicting accesses themselves.
     pub fn start(&self) -> *mut u8 {
-        match self {
-            Self::Pages(pages) => pages.as_mut_ptr(),
-            Self::Lines(lines) => lines.as_ptr().cast_mut().cast::<u8>(),
+        self.0.as_ptr().cast_mut().cast::<u8>()
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for AlignedMemory {
+    fn drop(&mut self) {
+        const PAGE: usize = 4096;
+        let bytes = size_of_val(&*self.0);
+        if bytes < PAGES_FROM {
+            return;
         }
+        let start = self.start();
+        let skipped = start.align_offset(PAGE);
+        // Pages of another size than this are refused, and then stay.
+        let whole = (bytes - skipped) / PAGE * PAGE;
+        // SAFETY: the pages lie within the allocation, which nobody reads any more; they are zero if they are used again.
+        unsafe { libc::madvise(start.add(skipped).cast(), whole, libc::MADV_DONTNEED) };
     }
 }
