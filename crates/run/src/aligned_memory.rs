@@ -64,14 +64,14 @@ impl AlignedMemory {
 #[cfg(target_os = "linux")]
 impl Drop for AlignedMemory {
     fn drop(&mut self) {
-        const PAGE: usize = 4096;
+        // The largest page of any system: a length is rounded up to whole pages, and what lies behind is not ours.
+        const PAGE: usize = 1 << 16;
         let bytes = size_of_val(&*self.0);
         if bytes < PAGES_FROM {
             return;
         }
         let start = self.start();
         let skipped = start.align_offset(PAGE);
-        // Pages of another size than this are refused, and then stay.
         let whole = (bytes - skipped) / PAGE * PAGE;
         // SAFETY: the pages lie within the allocation, which nobody reads any more; they are zero if they are used again.
         unsafe { libc::madvise(start.add(skipped).cast(), whole, libc::MADV_DONTNEED) };
